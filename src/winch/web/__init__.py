@@ -2,7 +2,8 @@
 
     host.mount("/jobs", winch.web.asgi(app, authenticate=access_of))
 
-`access_of(request)` returns an `Access`, or None for no access.
+`access_of(request)` returns an `Access`, or None for no access. `winch.web.wsgi` makes the same site for
+WSGI.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from winch.web.access import Access
     from winch.web.mount import asgi
+    from winch.web.wsgi_adapter import wsgi
 
-__all__ = ["Access", "asgi"]
+__all__ = ["Access", "asgi", "wsgi"]
 
-_HOMES = {"Access": "winch.web.access", "asgi": "winch.web.mount"}
+_HOMES = {"Access": "winch.web.access", "asgi": "winch.web.mount", "wsgi": "winch.web.wsgi_adapter"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,7 @@
     urlpatterns = [path("jobs/", include("winch.integrations.django.urls"))]
 
 It shows the store of the project's TASKS, or the app that `WINCH_APP = "shop.jobs:app"` names. It works
-under WSGI and ASGI alike: the site runs on an event loop in a thread of its own, and a view waits for
-its answer. Streams (server-sent events) would hold a worker of the web server each and are refused; the
+under WSGI and ASGI alike, through `winch.web.wsgi`: streams (server-sent events) are refused, and the
 pages poll instead.
 
 Django decides about access: `WINCH_ACCESS = "shop.jobs.access"` names a function that takes the
@@ -14,25 +13,22 @@ staff may look, and other users see nothing.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Mapping
+import io
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from winch import App, ConfigError
-from winch.web import Access, asgi
+from winch.web import Access, wsgi
 
-T = TypeVar("T")
 Who = Callable[[HttpRequest], Access | None]
 # Where the site finds Django's request again.
 REQUEST = "winch.django_request"
-STREAMS = ("/events",)
 
 
 def default_access(request: HttpRequest) -> Access | None:
@@ -43,93 +39,50 @@ def default_access(request: HttpRequest) -> Access | None:
     return Access(str(user), roles=("admin",) if user.is_superuser else ("read",))
 
 
-class _Loop:
-    """One event loop in a thread, for all requests: what the store keeps open belongs to a loop."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        with self._lock:  # a web server may fork after import: made at the first request
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=self._loop.run_forever, name="winch dashboard", daemon=True
-                ).start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
 def view(app: App, who: Who = default_access, *, read_only: bool = False) -> Callable[..., HttpResponse]:
     """A Django view that serves the site below the address it is mounted at; it takes `rest`."""
 
-    def authenticate(request: Any) -> Access | None:
-        return who(request.scope[REQUEST])
+    def authenticate(environ: dict[str, Any]) -> Access | None:
+        return who(environ[REQUEST])
 
-    site, loop = asgi(app, authenticate=authenticate, read_only=read_only), _Loop()
+    site = wsgi(app, authenticate=authenticate, read_only=read_only)
 
     def serve(request: HttpRequest, rest: str = "") -> HttpResponse:
-        if rest.startswith("api/") and rest.endswith(STREAMS):
-            detail = "streams are not served here; ask again every second or two"
-            return JsonResponse({"code": "not-available", "status": 501, "detail": detail}, status=501)
-        return loop.run(_answer(site, request, rest))
+        return _answer(site, request, rest)
 
     # The site has tokens of its own in every form, and asks browsers where a request comes from.
     exempt: Callable[..., HttpResponse] = csrf_exempt(serve)
     return exempt
 
 
-async def _answer(site: Any, request: HttpRequest, rest: str) -> HttpResponse:
-    started: dict[str, Any] = {}
-    parts: list[bytes] = []
-    sent = False
-
-    async def receive() -> Mapping[str, Any]:
-        nonlocal sent
-        if sent:
-            return {"type": "http.disconnect"}
-        sent = True
-        return {"type": "http.request", "body": request.body, "more_body": False}
-
-    async def send(message: Mapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            started.update(message)
-        elif message["type"] == "http.response.body":
-            parts.append(message.get("body", b""))
-
-    await site(_scope(request, rest), receive, send)
-    answer = HttpResponse(b"".join(parts), status=started["status"])
+def _answer(site: Callable[..., Iterable[bytes]], request: HttpRequest, rest: str) -> HttpResponse:
+    answer = HttpResponse()
     del answer["content-type"]
-    for name, value in started["headers"]:
-        key, text = name.decode("latin-1"), value.decode("latin-1")
-        if key.lower() == "set-cookie":
-            answer.cookies.load(text)
-        elif key.lower() != "content-length":
-            answer[key] = text
+
+    def start_response(status: str, headers: list[tuple[str, str]]) -> None:
+        answer.status_code = int(status.partition(" ")[0])
+        for name, value in headers:
+            if name.lower() == "set-cookie":
+                answer.cookies.load(value)
+            elif name.lower() != "content-length":
+                answer[name] = value
+
+    answer.content = b"".join(site(_environ(request, rest), start_response))
     return answer
 
 
-def _scope(request: HttpRequest, rest: str) -> dict[str, Any]:
+def _environ(request: HttpRequest, rest: str) -> dict[str, Any]:
+    """The request as WSGI has it, below the address of the mount. `META` is the same under ASGI."""
     path = request.path
     root = path[: len(path) - len(rest)].rstrip("/")
+    body = request.body
     return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": request.method or "GET",
-        "scheme": request.scheme or "http",
-        "path": path if path != root else f"{root}/",
-        "raw_path": path.encode(),
-        "root_path": root,
-        "query_string": request.META.get("QUERY_STRING", "").encode("latin-1"),
-        "headers": [
-            (key.lower().encode("latin-1"), str(value).encode("latin-1"))
-            for key, value in request.headers.items()
-            if value != ""
-        ],
-        "client": (request.META.get("REMOTE_ADDR") or "unknown", 0),
-        "server": None,
-        "state": {},
+        **request.META,
+        "SCRIPT_NAME": root.encode().decode("latin-1"),
+        "PATH_INFO": f"/{rest}".encode().decode("latin-1"),
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.url_scheme": request.scheme or "http",
         REQUEST: request,
     }
 
