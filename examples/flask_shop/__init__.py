@@ -1,0 +1,1 @@
+"""A shop in Flask: orders in one transaction with their jobs. See README.md."""

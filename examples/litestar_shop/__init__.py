@@ -1,0 +1,1 @@
+"""A shop in Litestar: orders in one transaction with their jobs. See README.md."""

@@ -1,0 +1,21 @@
+"""The jobs of the shop: `winch worker -A examples.litestar_shop.tasks:jobs -Q mail`."""
+
+from __future__ import annotations
+
+from examples.litestar_shop.store import Receipt, jobs, transaction
+from winch import Retry, Unique
+
+
+@jobs.task(
+    queue="mail",
+    retry=Retry.exponential("100ms", max="2s", attempts=20),
+    timeout="30s",
+    unique=Unique("number"),
+)
+def write_receipt(number: str) -> str:
+    """Write the receipt of an order; a second run finds it and writes nothing."""
+    text = f"receipt for {number}"
+    with transaction() as session:
+        if session.get(Receipt, number) is None:
+            session.add(Receipt(number=number, text=text))
+    return text
