@@ -14,7 +14,7 @@ STAMP := .venv/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django mutations soak fuzz clean shop dist sdist-check notes matrix
+.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django frameworks mutations soak fuzz clean shop dist sdist-check notes matrix
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -98,6 +98,10 @@ shop: setup ## examples/shop under kills: STORE=sqlite|postgres|redis|redis+clus
 django: setup ## Django's own tests of its tasks (5.2, 6.0, 6.1) with Winch as the backend, on every store; ONLY=6.1
 	$(BIN)/python scripts/django_suite.py $(if $(ONLY),--only $(ONLY))
 	$(BIN)/pytest tests/django -q
+
+KILLS ?= 5
+frameworks: setup ## the shops of FastAPI, Flask and Litestar, oldest and newest, under their servers and kill -9; ONLY=flask KILLS=5
+	$(BIN)/python scripts/frameworks.py --kills $(KILLS) $(if $(ONLY),--only $(ONLY))
 
 bench: setup ## Winch beside its peers, real servers; QUICK=1 the main rows, ONLY='pg drain' for one scenario, BESIDE=main for another commit
 	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)') $(if $(BESIDE),--beside '$(BESIDE)')

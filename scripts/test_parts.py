@@ -42,6 +42,7 @@ PARTS = (
     "docs",
     "matrix",
     "django",
+    "frameworks",
     "harness",
     "bare",
     "model",

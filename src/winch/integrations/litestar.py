@@ -8,7 +8,8 @@
 
     site = Litestar([create], plugins=[WinchPlugin(jobs, may_read=is_own)])
 
-The parameter `jobs` of a route is the Winch app. `litestar winch worker -Q mail` runs a worker.
+The dependency `jobs` and `jobs_of(request)` are the Winch app. `litestar winch worker -Q mail` runs a
+worker.
 """
 
 from __future__ import annotations
@@ -177,6 +178,14 @@ def _below(scope: dict[str, Any], prefix: str) -> dict[str, Any]:
     return scope
 
 
+def jobs_of(request: AnyRequest) -> App:
+    """The Winch app of the plugin of this application."""
+    try:
+        return request.app.plugins.get(WinchPlugin).jobs
+    except KeyError:
+        raise ConfigError("this application has no Winch app: add WinchPlugin(jobs)") from None
+
+
 def accepted(
     request: AnyRequest, job: Job[Any], more: Mapping[str, object] | None = None
 ) -> Response[dict[str, Any]]:
@@ -195,4 +204,4 @@ def accepted(
     return Response(accepted_body(job, location, more), status_code=202, headers=headers)
 
 
-__all__ = ["JOB_ROUTE", "AnyRequest", "Authenticate", "MayRead", "WinchPlugin", "accepted"]
+__all__ = ["JOB_ROUTE", "AnyRequest", "Authenticate", "MayRead", "WinchPlugin", "accepted", "jobs_of"]

@@ -11,6 +11,7 @@ never sent: frames go without their local variables, and messages without recogn
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from winch.errors import JobCancelled
 from winch.types import Directive, mask_text
 
 WHEN = ("failed", "dead")
+log: logging.Logger = logging.getLogger("winch")
 
 
 class Sentry(Middleware):
@@ -48,7 +50,7 @@ class Sentry(Middleware):
             raise ConfigError(f"when must be one of {', '.join(WHEN)}, got {when!r}")
         self._when = when
         self._with_locals = with_locals
-        self._ignore = ignore
+        self._ignore = (Snooze, Cancel, JobCancelled, asyncio.CancelledError, *ignore)
         # The worker logs what it does about a failure; the failure itself is sent here, once.
         ignore_logger("winch")
 
@@ -79,8 +81,13 @@ class Sentry(Middleware):
             return value
 
     def _failed(self, ctx: Context, error: BaseException) -> None:
-        if not self._is_sent(ctx, error):
-            return
+        try:
+            if self._is_sent(ctx, error):
+                self._send(ctx, error)
+        except Exception:  # what goes wrong here must not replace the failure of the job
+            log.exception("job %s: its failure was not sent to Sentry", ctx.job_id)
+
+    def _send(self, ctx: Context, error: BaseException) -> None:
         client = sentry_sdk.get_client()
         if not client.is_active():
             return
@@ -100,7 +107,7 @@ class Sentry(Middleware):
         sentry_sdk.capture_event(event, hint=hint)
 
     def _is_sent(self, ctx: Context, error: BaseException) -> bool:
-        if isinstance(error, Snooze | Cancel | JobCancelled | asyncio.CancelledError | self._ignore):
+        if isinstance(error, self._ignore):
             return False
         if not isinstance(error, Exception | Directive):
             return False  # a workflow that sleeps, or a worker that stops

@@ -24,7 +24,7 @@ import msgspec
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from sqlalchemy.pool import NullPool
 
 from winch import App, ConfigError, Context, Job, Middleware, StorageError, Task
@@ -198,8 +198,13 @@ def begin(app: App) -> Iterator[JobSession]:
         try:
             with JobSession(_engine(app)) as session:
                 event.listen(session, "before_commit", _refuse_commit)
-                ended: list[Session] = []
-                event.listen(session, "after_rollback", ended.append)
+                ended: list[SessionTransaction] = []
+
+                def note(_: Session, rolled_back: SessionTransaction) -> None:
+                    if not rolled_back.nested:  # a savepoint takes back its own jobs alone
+                        ended.append(rolled_back)
+
+                event.listen(session, "after_soft_rollback", note)
                 yield session
                 if ended:
                     raise StorageError(
