@@ -6,8 +6,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from winch import App
-
 APP = "WINCH_APP"
 
 
@@ -22,13 +20,3 @@ def become_winch(words: Sequence[str], spec: str, more: Mapping[str, str] | None
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, "-m", "winch", *words], env)  # noqa: S606  # no shell
-
-
-def spec_of(app: App) -> str | None:
-    """`module:attribute` under which a worker can import this app; None where there is none."""
-    for name, module in list(sys.modules.items()):
-        if name != "__main__" and getattr(module, "__file__", None):
-            for attribute, value in list(vars(module).items()):
-                if value is app:
-                    return f"{name}:{attribute}"
-    return None

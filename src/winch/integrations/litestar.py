@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,7 +33,7 @@ from litestar.types import Guard, Receive, Scope, Send
 from starlette.requests import Request as StarletteRequest
 
 from winch import App, ConfigError, Job, JobNotFound
-from winch.integrations._command import become_winch, spec_of
+from winch.integrations._command import become_winch
 from winch.integrations.status import RETRY_AFTER, JobStatus, accepted_body, astatus_of
 from winch.types import JobRecord
 from winch.web import Access
@@ -42,6 +44,8 @@ MayRead = Callable[[AnyRequest, JobRecord], bool | Awaitable[bool]]
 Authenticate = Callable[[StarletteRequest], Access | Awaitable[Access | None] | None]
 JOB_ROUTE = "winch_job"
 """The name of the route that shows the status of a job."""
+ENV = "LITESTAR_APP"
+SPEC = "winch.integrations.litestar:make_app()"
 
 
 class WinchPlugin(InitPluginProtocol, CLIPlugin):
@@ -109,10 +113,12 @@ class WinchPlugin(InitPluginProtocol, CLIPlugin):
         cli.add_command(command)
 
     def _run(self, words: Sequence[str], **_: object) -> None:
-        spec = spec_of(self.jobs)
-        if spec is None:
-            raise click.ClickException("define the Winch app at the top of an importable module")
-        become_winch(words or ["--help"], spec)
+        env: Any = click.get_current_context().find_root().obj
+        env = env() if callable(env) else env  # it may be a function that finds the application
+        path = getattr(env, "app_path", None) or os.environ.get(ENV)
+        if path is None:
+            raise click.ClickException("name the application: litestar --app module:site winch …")
+        become_winch(words or ["--help"], SPEC, {ENV: path})
 
     def _provide(self) -> App:
         return self.jobs
@@ -178,12 +184,31 @@ def _below(scope: dict[str, Any], prefix: str) -> dict[str, Any]:
     return scope
 
 
-def jobs_of(request: AnyRequest) -> App:
-    """The Winch app of the plugin of this application."""
+def make_app() -> App:
+    """The Winch app of the application that `LITESTAR_APP` names.
+
+    `litestar winch worker` is `winch worker -A "winch.integrations.litestar:make_app()"`.
+    """
+    module, _, name = os.environ.get(ENV, "").partition(":")
+    if not module or not name:
+        raise ConfigError(f"${ENV} names the application, like shop.web:site")
+    found: Any = import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    site = found if isinstance(found, Litestar) else found()
+    return _plugin_of(site).jobs
+
+
+def _plugin_of(site: Litestar) -> WinchPlugin:
     try:
-        return request.app.plugins.get(WinchPlugin).jobs
+        return site.plugins.get(WinchPlugin)
     except KeyError:
         raise ConfigError("this application has no Winch app: add WinchPlugin(jobs)") from None
+
+
+def jobs_of(request: AnyRequest) -> App:
+    """The Winch app of the plugin of this application."""
+    return _plugin_of(request.app).jobs
 
 
 def accepted(
@@ -204,4 +229,13 @@ def accepted(
     return Response(accepted_body(job, location, more), status_code=202, headers=headers)
 
 
-__all__ = ["JOB_ROUTE", "AnyRequest", "Authenticate", "MayRead", "WinchPlugin", "accepted", "jobs_of"]
+__all__ = [
+    "JOB_ROUTE",
+    "AnyRequest",
+    "Authenticate",
+    "MayRead",
+    "WinchPlugin",
+    "accepted",
+    "jobs_of",
+    "make_app",
+]
