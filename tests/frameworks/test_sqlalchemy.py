@@ -14,13 +14,13 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from winch import App, ConfigError, StorageError, Task
 from winch.integrations.sqlalchemy import (
-    AsyncJobSession,
     JobSession,
     RequireSession,
     SessionJobs,
     begin,
     without_session,
 )
+from winch.integrations.sqlalchemy_async import AsyncJobSession
 
 
 class Base(DeclarativeBase):

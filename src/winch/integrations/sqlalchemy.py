@@ -6,9 +6,9 @@
         session.add(Order(id=7))
         session.jobs.enqueue(send_receipt, 7)
 
-`AsyncJobSession` is the same for async code. An application with a session class of its own uses
-`SessionJobs(session)` and `AsyncSessionJobs(session)`. `RequireSession` refuses every enqueue outside a
-session. `begin(app)` is the session for a SQLite file that holds jobs and data.
+`winch.integrations.sqlalchemy_async` has the same for async code. An application with a session class of
+its own uses `SessionJobs(session)`. `RequireSession` refuses every enqueue outside a session. `begin(app)`
+is the session for a SQLite file that holds jobs and data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from weakref import WeakKeyDictionary
 import msgspec
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from sqlalchemy.pool import NullPool
 
@@ -38,7 +37,8 @@ _allowed: ContextVar[bool] = ContextVar("winch session", default=False)
 
 
 @contextmanager
-def _through_session() -> Iterator[None]:
+def through_session() -> Iterator[None]:
+    """Mark the enqueues of this block as made through a session."""
     token = _allowed.set(True)
     try:
         yield
@@ -46,7 +46,8 @@ def _through_session() -> Iterator[None]:
         _allowed.reset(token)
 
 
-def _with(call: Bound[R], session: object) -> Bound[R]:
+def with_session(call: Bound[R], session: object) -> Bound[R]:
+    """The same call in the transaction of this session."""
     options = msgspec.structs.replace(call.options, conn=session)
     return msgspec.structs.replace(call, options=options)
 
@@ -77,43 +78,12 @@ class SessionJobs:
         found = list(calls)
         if not found:
             return []
-        with _through_session():
+        with through_session():
             return found[0].task.client.enqueue_many(found, self._session)
 
     def _one(self, call: Bound[R]) -> Job[R]:
-        with _through_session():
-            return call.task.client.enqueue(_with(call, self._session))
-
-
-class AsyncSessionJobs:
-    """`SessionJobs` for an async session.
-
-    jobs = AsyncSessionJobs(session)
-    await jobs.aenqueue(send_receipt, 7)
-    """
-
-    def __init__(self, session: AsyncSession | async_scoped_session[Any] | AsyncConnection) -> None:
-        self._session = session
-
-    async def aenqueue(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Store a job of this task in the transaction of the session."""
-        return await self._one(task.bind(*args, **kwargs))
-
-    async def aenqueue_using(self, using: Using[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """`aenqueue` for a task with options: `jobs.aenqueue_using(send.using(delay="5m"), 7)`."""
-        return await self._one(using.bind(*args, **kwargs))
-
-    async def aenqueue_many(self, calls: Iterable[Bound[Any]]) -> list[Job[Any]]:
-        """Store many jobs in the transaction of the session."""
-        found = list(calls)
-        if not found:
-            return []
-        with _through_session():
-            return await found[0].task.client.aenqueue_many(found, self._session)
-
-    async def _one(self, call: Bound[R]) -> Job[R]:
-        with _through_session():
-            return await call.task.client.aenqueue(_with(call, self._session))
+        with through_session():
+            return call.task.client.enqueue(with_session(call, self._session))
 
 
 class JobSession(Session):
@@ -127,21 +97,6 @@ class JobSession(Session):
     def jobs(self) -> SessionJobs:
         """Enqueues in the transaction of this session."""
         return SessionJobs(self)
-
-
-class AsyncJobSession(AsyncSession):
-    """An async session that can enqueue: `async_sessionmaker(engine, class_=AsyncJobSession)`.
-
-    async with AsyncJobSession(engine) as session, session.begin():
-        await session.jobs.aenqueue(send_receipt, 7)
-    """
-
-    sync_session_class = JobSession
-
-    @property
-    def jobs(self) -> AsyncSessionJobs:
-        """Enqueues in the transaction of this session."""
-        return AsyncSessionJobs(self)
 
 
 class RequireSession(Middleware):
@@ -162,14 +117,14 @@ class RequireSession(Middleware):
 
     async def run(self, ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Let a handler enqueue as it likes: it has no request and no session of one."""
-        with _through_session():
+        with through_session():
             return await call_next()
 
 
 @contextmanager
 def without_session() -> Iterator[None]:
     """Allow enqueues outside a session in this block, where `RequireSession` is in use."""
-    with _through_session():
+    with through_session():
         yield
 
 
@@ -234,8 +189,6 @@ def _engine(app: App) -> Engine:
 
 
 __all__ = [
-    "AsyncJobSession",
-    "AsyncSessionJobs",
     "JobSession",
     "RequireSession",
     "SessionJobs",
