@@ -7,8 +7,8 @@
         session.jobs.enqueue(send_receipt, 7)
 
 `winch.integrations.sqlalchemy_async` has the same for async code. An application with a session class of
-its own uses `SessionJobs(session)`. `RequireSession` refuses every enqueue outside a session. `begin(app)`
-is the session for a SQLite file that holds jobs and data.
+its own uses `SessionJobs(session)`. `RequireSession` refuses every enqueue outside a session.
+`begin(app)` is the session for a SQLite file that holds jobs and data.
 """
 
 from __future__ import annotations
