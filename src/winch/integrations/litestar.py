@@ -29,7 +29,7 @@ from litestar.config.app import AppConfig
 from litestar.di import Provide
 from litestar.exceptions import NoRouteMatchFoundException, NotFoundException
 from litestar.plugins import CLIPlugin, InitPluginProtocol
-from litestar.types import Guard, Receive, Scope, Send
+from litestar.types import Receive, Scope, Send
 from starlette.requests import Request as StarletteRequest
 
 from winch import App, ConfigError, Job, JobNotFound
@@ -41,6 +41,7 @@ from winch.web import asgi as winch_site
 
 AnyRequest = Request[Any, Any, Any]
 MayRead = Callable[[AnyRequest, JobRecord], bool | Awaitable[bool]]
+AnyGuard = Callable[[Any, Any], Any]
 Authenticate = Callable[[StarletteRequest], Access | Awaitable[Access | None] | None]
 JOB_ROUTE = "winch_job"
 """The name of the route that shows the status of a job."""
@@ -72,7 +73,7 @@ class WinchPlugin(InitPluginProtocol, CLIPlugin):
         with_result: bool = False,
         dashboard: str | None = None,
         authenticate: Authenticate | None = None,
-        guards: Sequence[Guard] = (),
+        guards: Sequence[AnyGuard] = (),
         read_only: bool = False,
     ) -> None:
         if dashboard is not None and authenticate is None:
