@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session
 
 from winch import Job, Task
 from winch.integrations.sqlalchemy import JobSession, through_session, with_session
@@ -63,7 +64,7 @@ class AsyncJobSession(AsyncSession):
         await session.jobs.aenqueue(send_receipt, 7)
     """
 
-    sync_session_class = JobSession
+    sync_session_class: type[Session] = JobSession
 
     @property
     def jobs(self) -> AsyncSessionJobs:
