@@ -27,7 +27,7 @@ def new_app() -> App:
         ({"priority": 5000}, "from -1000 to 1000"),
         ({"queue": "a,b"}, "queue must not contain ','"),
         ({"queue": "x" * 300}, "at most 256 characters"),
-        ({"id": "seven"}, "id must be a UUID"),
+        ({"id": "018f5b3a-7c1d-7000-8000-0000000"}, "id must be a UUID"),
         ({"tags": "x"}, "tags must be a list"),
         ({"retry": 3}, "must be a Retry policy"),
         ({"timeout": "0s"}, "longer than zero"),

@@ -30,7 +30,7 @@ class Jobs:
         if isinstance(conn, Statements):
             conn = conn.connection
         record = yield from operations.get(self._client.driver(), job_id, conn)
-        return Job(self._client, job_id, record)
+        return Job(self._client, record.id, record)
 
     @twin(get)
     def aget(self) -> None:

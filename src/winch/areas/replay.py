@@ -27,7 +27,7 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.retry import check_attempts
 from winch.core.values import codec
 from winch.core.values.duration import parse_rate
-from winch.core.values.ids import parse_id
+from winch.core.values.ids import known_as
 from winch.core.values.search import terms_of
 from winch.engine.base.encryption import Keyring, seal
 from winch.engine.base.operation import Operation, Sleep
@@ -89,7 +89,7 @@ def replay(
     tally = _Tally(is_dry_run=dry_run)
     began = time.monotonic()
     if not isinstance(which, JobFilter):
-        which = [parse_id(job_id, "job id") for job_id in dict.fromkeys(which)]
+        which = [known_as(job_id, "job id") for job_id in dict.fromkeys(which)]
     after: str | None = None
     while True:
         jobs, after = yield from _page(driver, which, after, size, tally)

@@ -20,7 +20,7 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.bounds import check_length, is_int
 from winch.core.values.duration import parse_duration
-from winch.core.values.ids import parse_id
+from winch.core.values.ids import known_as, parse_id
 from winch.core.values.redact import mask_text, shown
 from winch.core.values.search import text_of
 from winch.storage.params import JobFilter
@@ -103,7 +103,7 @@ def parse(
         elif name == "group":
             filters["fingerprint"] = value
         elif name == "id":
-            ids = (parse_id(value),)
+            ids = (known_as(value),)
         else:
             tests.append(_test(name, value))
             if name.startswith("args."):

@@ -13,6 +13,14 @@ _VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
 _VARIANT_TEXT = tuple(f"{byte:02x}" for byte in _VARIANT)
 # `urn:uuid:` and braces included.
 MAX_CHARS = 64
+ALIAS_HEADER = "winch-alias"
+"""Where a job that was enqueued under an alias keeps it."""
+# An alias is as long as the name of a task may be.
+MAX_ALIAS_CHARS = 200
+# Changing this would lose every job that was stored under an alias.
+_ALIASES = uuid.UUID("0f3c1a5e-9d0b-5d39-8d11-616c69617365")
+_LEAST_UUID_LIKE = 24
+_HEX = str.maketrans("", "", "0123456789abcdefABCDEF-{}")
 _JOB_ID = "%08x-%04x-7%03x-%s%s-%s"
 RUN = 100
 """So many ids that are drawn together have the same six bits behind the variant, which is a place out of
@@ -92,6 +100,25 @@ def random_id(random: bytes) -> str:
     h = random.hex()
     variant = "89ab"[int(h[16], 16) & 3]
     return f"{h[:8]}-{h[8:12]}-4{h[13:16]}-{variant}{h[17:20]}-{h[20:32]}"
+
+
+def known_as(value: str | uuid.UUID, name: str = "id") -> str:
+    """The id of the job that a caller gives this id or alias: a UUID itself, or the one that any other
+    text stands for. The same text gives the same id in every process and release.
+
+    Raises ConfigError for a text that looks like a UUID and is none: it is mistyped, not an alias.
+    """
+    if not isinstance(value, str) or not is_alias(value):
+        return parse_id(value, name)
+    check_length(value, MAX_ALIAS_CHARS, name)
+    return str(uuid.uuid5(_ALIASES, value))
+
+
+def is_alias(value: str) -> bool:
+    """Whether this is a name for a job of the caller's own, and no UUID."""
+    bare = value.strip().removeprefix("urn:uuid:")
+    is_hex = len(bare) >= _LEAST_UUID_LIKE and not bare.translate(_HEX)
+    return bool(value.strip()) and value.isprintable() and not is_hex
 
 
 def parse_id(value: str | uuid.UUID, name: str = "id") -> str:

@@ -20,7 +20,7 @@ from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import JobState, sources
 from winch.core.values import codec
 from winch.core.values.duration import Duration, parse_duration
-from winch.core.values.ids import parse_id
+from winch.core.values.ids import known_as
 from winch.engine.base.encryption import Keyring, unseal
 from winch.engine.base.operation import OnConnection, Operation, Sleep
 from winch.engine.base.step_pages import whole_history
@@ -38,9 +38,9 @@ RESULT_PAUSES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 def _known(job_id: str) -> str:
-    """The id as stores have it. No job has an id that is no UUID."""
+    """The id as stores have it, from an id or an alias."""
     try:
-        return parse_id(job_id, "job id")
+        return known_as(job_id, "job id")
     except ConfigError as error:
         raise JobNotFound(str(job_id)[:100]) from error
 

@@ -18,7 +18,7 @@ from winch.core.policy.retry import DEFAULT_RETRY, Retry, StoredRetry, to_stored
 from winch.core.policy.unique import Unique
 from winch.core.values import codec
 from winch.core.values.duration import Duration, parse_duration
-from winch.core.values.ids import parse_id
+from winch.core.values.ids import ALIAS_HEADER, is_alias, known_as
 
 DEFAULT_TIMEOUT = timedelta(minutes=15)
 MOST_COLLECTED = 2000
@@ -115,6 +115,8 @@ def enqueue_options(given: Mapping[str, Any], known: Sequence[str]) -> EnqueueOp
         checked[name] = "none" if value is None else _CHECKS[name](value)
     if "delay" in checked and "run_at" in checked:
         raise ConfigError("using() takes delay or run_at, not both")
+    if isinstance(alias := given.get("id"), str) and is_alias(alias):
+        checked["headers"] = {**checked.get("headers", {}), ALIAS_HEADER: alias}
     return EnqueueOptions(**checked)
 
 
@@ -260,7 +262,7 @@ def _collect(value: object) -> int:
 
 
 def _id(value: str | uuid.UUID) -> str:
-    return parse_id(value)
+    return known_as(value)
 
 
 def _duration(name: str) -> Any:

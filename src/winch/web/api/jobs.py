@@ -17,7 +17,7 @@ from winch.core.errors import JobFailed, JobNotFound, UnknownTask
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values import codec
-from winch.core.values.ids import parse_id
+from winch.core.values.ids import known_as
 from winch.core.values.redact import shown
 from winch.engine.base.operation import Operation
 from winch.engine.client.why import explain
@@ -348,7 +348,7 @@ async def bulk(call: WebCall, action: str, body: FilterBody) -> OperationOut:
         raise Problem("invalid", 'an empty filter is every job: say {"all": true} if that is meant')
     wanted = search.parse(**filters)
     if body.ids is not None:
-        ids = tuple(dict.fromkeys(parse_id(job_id, "id") for job_id in body.ids))
+        ids = tuple(dict.fromkeys(known_as(job_id, "id") for job_id in body.ids))
         wanted = search.Search(wanted.which, ids, wanted.tests, wanted.args)
     driver, finder, by = call.site.driver, call.site.finder(call.access), call.by
 

@@ -15,7 +15,7 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import NO_SETTINGS, QueueSettings
 from winch.core.policy.retry import StoredRetry, backoff_text
 from winch.core.values.duration import format_duration, parse_rate
-from winch.core.values.ids import parse_id
+from winch.core.values.ids import known_as
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import AuditLine, acting
 from winch.engine.observe.task_times import task_times
@@ -193,7 +193,7 @@ async def start_replay(call: WebCall, body: ReplayBody) -> OperationOut:
         parse_rate(body.rate, "rate")
     which: JobFilter | list[str]
     if body.ids is not None:
-        which = [parse_id(job_id, "id") for job_id in body.ids]
+        which = [known_as(job_id, "id") for job_id in body.ids]
         if call.access.is_narrow:
             records = await call.site.driver.arun(call.site.driver.get(which))
             for job_id, record in zip(which, records, strict=True):
