@@ -63,7 +63,8 @@ class EnqueueVerbs(Protocol):
 
         A job with a given id that exists already (live, final or in the same call) is left as it is
         and answered `is_new=False`. With `is_repeat` (the answer to an earlier call was lost) the
-        same holds for every id. Waiting workers of the queues are woken at commit.
+        same holds for every id. Waiting workers of the queues are woken at commit. The answer for a new
+        job has its `created_at`, and its `state` as it was stored.
 
         At most one live job has a unique key, at any moment, whatever calls store, retry or roll back. A
         job whose key is held, by a live job or by one before it in the call, is not stored, and `holder`

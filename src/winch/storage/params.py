@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -52,12 +52,13 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_given_id: bool = False
 
 
-class Enqueued(msgspec.Struct, frozen=True, gc=False):
+class Enqueued(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The store's answer for one NewJob: stored now, or found.
 
     `holder` is the job that holds the unique key, where that kept this one out. `is_replaced`: the
     holder has taken the new arguments, priority and time. `is_shed`: the queue was full and the job
-    was dropped.
+    was dropped. `created_at` and `state` are those of a new job as `enqueue` stored it, so that its
+    producer need not read it. They are no part of what makes two answers equal.
     """
 
     id: str
@@ -65,11 +66,42 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
     holder: str | None = None
     is_replaced: bool = False
     is_shed: bool = False
+    created_at: datetime | None = None
+    state: JobState | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Enqueued) and self._outcome == other._outcome
+
+    def __hash__(self) -> int:
+        return hash(self._outcome)
+
+    @property
+    def _outcome(self) -> tuple[object, ...]:
+        return self.id, self.is_new, self.holder, self.is_replaced, self.is_shed
 
     @property
     def is_duplicate(self) -> bool:
         """Whether another job holds the unique key, so that this one was not stored."""
         return self.holder is not None
+
+
+def stored_at(moment: datetime, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """The answers for jobs that were all stored at this moment."""
+    return [
+        Enqueued(
+            job.id,
+            True,
+            created_at=moment,
+            state=JobState.SCHEDULED if _is_later(job, moment) else JobState.READY,
+        )
+        for job in jobs
+    ]
+
+
+def _is_later(job: NewJob, moment: datetime) -> bool:
+    if job.delay is not None:
+        return job.delay > timedelta(0)
+    return job.run_at is not None and job.run_at > moment
 
 
 class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):

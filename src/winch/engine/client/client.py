@@ -124,7 +124,7 @@ class Client:
         elif (counted := self._runtime.counted) is not None and answer.is_new:
             # By `update`, in one step of the interpreter: the worker's loop takes counts away meanwhile.
             counted.update([(jobs[0].queue, jobs[0].task)])
-        return Job(self, answer.id) if answer.is_new else self.handle_of(answer)
+        return Job(self, answer.id, _stored=answer) if answer.is_new else self.handle_of(answer)
 
     def _find_direct(self) -> Driver | None:
         """The driver of a checked store to which jobs go as they are made: it saves a third of a
@@ -169,7 +169,7 @@ class Client:
 
     def handle_of(self, answer: Enqueued) -> Job[Any]:
         """The handle of a job that an enqueue has answered for."""
-        job: Job[Any] = Job(self, answer.holder or answer.id, is_new=answer.is_new)
+        job: Job[Any] = Job(self, answer.holder or answer.id, is_new=answer.is_new, _stored=answer)
         job.is_shed = answer.is_shed
         return job
 
@@ -184,7 +184,7 @@ class Client:
     ) -> Operation[list[Job[Any]]]:
         if any(bound.task.options.enqueue_rate is not None for bound in chunk):
             yield from self._accepted(chunk, conn)
-        return self.handles((yield from self.writer.store(new_jobs(chunk, ids), conn)))
+        return self.stored_handles((yield from self.writer.store(new_jobs(chunk, ids), conn)))
 
     def _call_chunks(
         self, calls: Iterable[Bound[Any]], size: int, first: int | None = None
@@ -202,8 +202,15 @@ class Client:
                     )
             yield chunk
 
+    def stored_handles(self, answers: Sequence[Enqueued]) -> list[Job[Any]]:
+        """The handles of jobs as the verb `enqueue` has answered for them."""
+        return [
+            Job(self, answer.id, _stored=answer) if answer.is_new else self.handle_of(answer)
+            for answer in answers
+        ]
+
     def handles(self, answers: Sequence[Enqueued]) -> list[Job[Any]]:
-        """The handles of jobs that an enqueue has answered for."""
+        """The handles of jobs of a flow: some of them have become blocked since they were stored."""
         return [Job(self, answer.id) if answer.is_new else self.handle_of(answer) for answer in answers]
 
     def driver(self) -> Driver:

@@ -135,4 +135,4 @@ class FastClient(Client):
 
     def _counted(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> list[Job[Any]]:
         self.writer.count_stored(jobs, answers)
-        return self.handles(answers)
+        return self.stored_handles(answers)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from winch.core.job import JobRecord
     from winch.core.lifecycle import JobState
     from winch.core.values.duration import Duration
     from winch.engine.client.client import Client
+    from winch.storage.params import Enqueued
 
 R = TypeVar("R")
 
@@ -29,6 +32,7 @@ class Job(msgspec.Struct, Generic[R], eq=False, gc=False):
     _record: JobRecord | None = None
     is_new: bool = True
     is_shed: bool = False
+    _stored: Enqueued | None = None
 
     @property
     def record(self) -> JobRecord:
@@ -41,6 +45,21 @@ class Job(msgspec.Struct, Generic[R], eq=False, gc=False):
     def state(self) -> JobState:
         """The state at the last read: "ready", "running", "completed" and so on."""
         return self.record.state
+
+    @property
+    def first_state(self) -> JobState | None:
+        """The state in which the enqueue stored a new job, "ready" or "scheduled", without a read. None
+        for a job that was found, and for a handle that no enqueue returned.
+        """
+        return None if self._stored is None else self._stored.state
+
+    @property
+    def created_at(self) -> datetime:
+        """When the job was stored, by the store's clock. A handle of a new job needs no read for it."""
+        stored = self._stored
+        if self._record is None and stored is not None and stored.created_at is not None:
+            return stored.created_at
+        return self.record.created_at
 
     def refresh(self) -> Job[R]:
         """Read the job again. Raises JobNotFound when it is gone."""

@@ -13,7 +13,15 @@ from winch.errors import JobNotFound, UnknownTask
 from winch.integrations.django.api import BaseTaskBackend, TaskResultDoesNotExist, task_enqueued
 from winch.integrations.django.decorators import WinchTask
 from winch.integrations.django.handlers import RUNNERS, register, send
-from winch.integrations.django.results import PRIORITY, RUN_AFTER, aware, moment, new_result, result_of
+from winch.integrations.django.results import (
+    PRIORITY,
+    RUN_AFTER,
+    STATUS,
+    aware,
+    moment,
+    new_result,
+    result_of,
+)
 from winch.integrations.django.stores import ON_COMMIT, Store, check_options, store_of
 from winch.types import JobRecord
 
@@ -76,7 +84,13 @@ class WinchBackend(BaseTaskBackend):
         return own.using(**given).enqueue(*result.args, **result.kwargs)
 
     def _fill(self, result: Any, store: Store, job: Job[Any], conn: object) -> None:
-        """Write into the result what the store knows of the job. A held unique key gives another job."""
+        """Write into the result what the store knows of the job. The enqueue itself answers with the
+        state and time of a new job; a held unique key gives another job, which is read."""
+        if job.first_state is not None:
+            object.__setattr__(result, "id", job.id)
+            object.__setattr__(result, "status", STATUS[job.first_state])
+            object.__setattr__(result, "enqueued_at", moment(job.created_at))
+            return
         record = store.app.jobs.get(job.id, conn=conn).record
         found = result_of(store.app.client.revealed(record), result.task, self.alias)
         for name in ("id", "status", "enqueued_at", "started_at", "last_attempted_at", "worker_ids"):

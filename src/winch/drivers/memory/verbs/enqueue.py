@@ -15,7 +15,7 @@ from winch.core.lifecycle import JobState
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.unique_keys import holders_of
 from winch.storage.decide.unique import filled, planned
-from winch.storage.params import Enqueued, NewJob
+from winch.storage.params import Enqueued, NewJob, stored_at
 from winch.storage.verbs import Verb
 
 
@@ -40,7 +40,7 @@ class EnqueueVerbs:
                 raise ConfigError(f"job id {new.id} was drawn twice")
         known = {new.id for new in jobs if self._base.is_known(new.id)}
         plan = planned(jobs, holders_of(self._state, jobs, at), known)
-        stored = []
+        stored: list[Enqueued] = []
         for holder in plan.take_over.values():
             self._state.live[holder] = replace(self._state.live[holder], unique_key=None)
         for new in plan.store:
@@ -49,7 +49,7 @@ class EnqueueVerbs:
                 self._insert(new, at)
             if is_new and new.unique_key is not None and new.unique_within is not None:
                 self._state.kept_keys[new.unique_key] = (new.id, at + new.unique_within)
-            stored.append(Enqueued(new.id, is_new))
+            stored += stored_at(at, [new]) if is_new else [Enqueued(new.id, False)]
         for holder, new in plan.replace.items():
             self._replace(self._state.live[holder], new, at)
         return filled(plan, stored)

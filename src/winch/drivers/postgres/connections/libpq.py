@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import select
 import struct
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -64,10 +64,11 @@ class Lone(msgspec.Struct, Generic[T], frozen=True):
     """A verb that is one statement where it has its transaction to itself (`Verb.lone`)."""
 
     statement: Statement
-    result: T
+    read: Callable[[Rows], T]
+    """The verb's result, from the rows of the statement."""
 
-    def __call__(self) -> T:
-        return self.result
+    def __call__(self, rows: Rows) -> T:
+        return self.read(rows)
 
 
 def script(verb: Verb[T], progress: Progress, *, is_own: bool = True) -> Generator[Action, Rows, T]:
@@ -75,8 +76,7 @@ def script(verb: Verb[T], progress: Progress, *, is_own: bool = True) -> Generat
     caller has a transaction on the connection."""
     if is_own and isinstance(verb.lone, Lone):
         progress.maybe_applied = True
-        yield verb.lone.statement
-        stored: T = verb.lone()
+        stored: T = verb.lone((yield verb.lone.statement))
         return stored
     steps = verb.steps()
     in_transaction = False

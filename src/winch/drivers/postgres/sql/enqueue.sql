@@ -2,7 +2,7 @@
 -- The jobs are one JSON text: a single parameter fits every caller's connection. Rings in the same
 -- statement, so the wake-up leaves with the commit; the function is not even called when no worker waits at
 -- all, because the call costs as much as the insert. Members of FIFO keys are numbered in the order of the call: the
--- sort stands below the numbers.
+-- sort stands below the numbers. Returns when the jobs were stored.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -31,7 +31,7 @@ stored AS (
     FROM (SELECT * FROM new ORDER BY ordinality) AS new, clock
     RETURNING queue, state, run_at
 )
-SELECT CASE WHEN EXISTS (
+SELECT (SELECT now FROM clock), CASE WHEN EXISTS (
     SELECT FROM {schema}.queue WHERE waiting_until > clock_timestamp()
 ) THEN {schema}.ring(
     array_agg(DISTINCT queue) FILTER (WHERE state = 'ready'),
@@ -74,11 +74,10 @@ stored AS (
         :max_attempts::integer, :tags::text[], new.headers, :options::text
     FROM clock, unnest(:ids::uuid[], :args::text[], :headers::text[]) AS new (id, args, headers)
 )
-SELECT pg_notify('winch_' || md5('{schema}'), json_build_array(name)::text)
-FROM {schema}.queue
-WHERE name = :queue::text
-    AND waiting_until > clock_timestamp()
-    AND NOT :may_hand_over::boolean;
+SELECT clock.now, CASE WHEN NOT :may_hand_over::boolean AND EXISTS (
+    SELECT FROM {schema}.queue WHERE name = :queue::text AND waiting_until > clock_timestamp()
+) THEN pg_notify('winch_' || md5('{schema}'), json_build_array(:queue::text)::text) END
+FROM clock;
 
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; the second insert waits for the first to commit or to roll back, also while a finish moves
@@ -138,7 +137,7 @@ rung AS MATERIALIZED (
     )
     FROM stored
 )
-SELECT stored.id::text, (SELECT count(*) FROM rung)
+SELECT stored.id::text, (SELECT now FROM clock), (SELECT count(*) FROM rung)
 FROM stored;
 
 -- enqueue.final: which of the jobs just stored are final already. A first try may have been stored, run

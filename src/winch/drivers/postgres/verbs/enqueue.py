@@ -12,12 +12,12 @@ import msgspec
 
 from winch.core.errors import ConfigError
 from winch.core.policy.unique import Duplicate
-from winch.drivers.postgres.records import write_span
+from winch.drivers.postgres.records import read_moment, write_span
 from winch.drivers.postgres.statements import Body, Ids, Texts
 from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base
 from winch.drivers.postgres.verbs.unique_keys import take_keys
 from winch.storage.decide.unique import Holder, filled, planned, takes_over
-from winch.storage.params import Enqueued, NewJob
+from winch.storage.params import Enqueued, NewJob, stored_at
 from winch.storage.verbs import Verb
 
 _encode = msgspec.json.encode
@@ -52,13 +52,13 @@ class EnqueueVerbs:
         if is_repeat or any(job.is_given_id for job in jobs):
             return (yield from self._insert_checked(jobs, is_repeat, now))
         if alike := _write_alike(jobs):
-            yield self._base.statement("enqueue.alike", is_alone=True, now=now, **alike)
+            rows = yield self._base.statement("enqueue.alike", is_alone=True, now=now, **alike)
         else:
             text = _write_jobs(jobs)
-            yield self._base.statement(
+            rows = yield self._base.statement(
                 "enqueue", is_alone=True, jobs=text, now=now, soon_seconds=SOON_SECONDS
             )
-        return [Enqueued(job.id, True) for job in jobs]
+        return stored_at(read_moment(rows[0][0]), jobs)
 
     def _insert_checked(
         self, jobs: Sequence[NewJob], is_repeat: bool, now: datetime | None
@@ -71,16 +71,19 @@ class EnqueueVerbs:
             now=now,
             soon_seconds=SOON_SECONDS,
         )
-        stored = {row[0] for row in rows}
+        stored = {row[0]: row[1] for row in rows}
         if is_repeat and stored:
             rows = yield self._base.statement("enqueue.final", ids=list(stored))
             if final := [row[0] for row in rows]:
                 yield self._base.statement("enqueue.undo", ids=final)
-                stored.difference_update(final)
+                for one in final:
+                    del stored[one]
         answers = []
         for job in jobs:
-            answers.append(Enqueued(job.id, job.id in stored))
-            stored.discard(job.id)
+            moment = stored.pop(job.id, None)
+            answers += (
+                [Enqueued(job.id, False)] if moment is None else stored_at(read_moment(moment), [job])
+            )
         return answers
 
     def _insert_keyed(

@@ -22,7 +22,7 @@ from typing import Any
 import hiredis
 
 from winch.core.errors import ConfigError
-from winch.core.job import HEAD_START
+from winch.core.job import HEAD_START, from_micros
 from winch.drivers.redis.connections.pool import Pool
 from winch.drivers.redis.connections.routing import ConnectionLost
 from winch.drivers.redis.fast.spin_wait import SpinningConnection
@@ -30,7 +30,7 @@ from winch.drivers.redis.records import MICROSECOND, envelope
 from winch.drivers.redis.scripts import ScriptCall, packed, script
 from winch.drivers.redis.verbs.base import Base, Body, run_body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs, is_special
-from winch.storage.params import Enqueued, NewJob
+from winch.storage.params import Enqueued, NewJob, stored_at
 from winch.storage.verbs import Verb
 
 # Of how many kinds of jobs (queue, task, priority) the beginning of the request is kept.
@@ -86,13 +86,14 @@ class LoneEnqueue:
             packed_call, job_id, stored = self._packed(job)
             reply = yield packed_call.call(job_id, stored)
             if _is_stored(job, reply):
-                return [Enqueued(job.id, True)]
+                return stored_at(from_micros(reply), jobs)
             return (yield from self._plain.enqueue(jobs).steps())
 
         def alone() -> list[Enqueued]:
             """What the body does, without the steps in between."""
-            if _is_stored(job, self._ask(*self._packed(job))):
-                return [Enqueued(job.id, True)]
+            reply = self._ask(*self._packed(job))
+            if _is_stored(job, reply):
+                return stored_at(from_micros(reply), jobs)
             return run_body(self._pool, self._base, self._plain.enqueue(jobs).steps())
 
         return Verb("enqueue", body, lone=alone)
@@ -131,8 +132,10 @@ class LoneEnqueue:
         return pool.carry_on(what.call(job_id, stored), pool.route, outcome)
 
 
-def _is_stored(job: NewJob, reply: bytes) -> bool:
+def _is_stored(job: NewJob, reply: bytes | int) -> bool:
     """From the reply of `enqueue_one`. False: events are kept, and nothing is stored yet."""
-    if reply and reply != b"+":
+    if isinstance(reply, int):
+        return True
+    if reply != b"+":
         raise ConfigError(f"job id {job.id} was drawn twice")
-    return not reply
+    return False

@@ -2,7 +2,7 @@
 -- A:      now; confirm; names: queue -> tasks; groups: {queue, priority, the key by which
 --         they are waited for together or false, ids}; begin: of all ids, where they begin alike.
 --         ARGV[2…]: envelopes, in order
--- Return: '' when stored; or an id that was there, and nothing is stored. No id comes twice in a call.
+-- Return: the moment when stored; or an id that was there, and nothing is stored. No id comes twice in a call.
 -- Keys:   strict, env, ids, pages, ready, unfinished, queues, tasks, waiting, bell, events
 -- flags:
 -- parts:  put pages
@@ -39,4 +39,4 @@ for place, group in ipairs(A.groups) do
   end
 end
 done()
-return ''
+return now

@@ -1,7 +1,7 @@
 -- enqueue_one: -> ready, for one plain job, which most calls bring. Only what that takes: half of the time
 -- of the whole enqueue goes into reading its arguments and making functions that one job never calls.
 -- A:      no map, but ARGV: queue, task, head start in µs, id, envelope
--- Return: '' when stored; the id, when it was there; '+' when events are kept, and then nothing is stored
+-- Return: the moment when stored; the id, when it was there; '+' when events are kept, and then nothing is stored
 -- Keys:   meta, recorded, strict, ids, tasks, queues, env, ready, waiting, bell
 -- flags:
 -- parts:  none
@@ -27,4 +27,4 @@ if is_more then
     call('EXPIRE', K.bell(waiter), 60)
   end
 end
-return ''
+return now

@@ -2,7 +2,7 @@
 -- A:      now; confirm; names: queue -> tasks; is_repeat; jobs: see parts/store.lua. ARGV[2…]: their
 --         envelopes, in order; waits: {id, {key, is_enough}, …}, reason (why such jobs are blocked); claim:
 --         {id, token} of the job that adds them, nil: any caller
--- Return: msgpack: {twice = id} or {lost} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each
+-- Return: msgpack: {twice = id} or {lost} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each, and now
 -- Keys:   env, ids, st, ready, scheduled, blocked, queues, tasks, keep, uniq, ukey, awaited, waiters, wants, …
 -- flags:
 -- parts:  put record waits store
@@ -28,4 +28,4 @@ for _, one in ipairs(A.waits or {}) do
   if j and j.s == 'blocked' then wait_for(id, one[2], nil) end
 end
 done()
-return pack({answers = answers})
+return pack({answers = answers, now = now})

@@ -12,11 +12,12 @@ import msgspec
 from winch.core.changes import BLOCKED_REASON
 from winch.core.errors import ConfigError, EnqueueUncertain
 from winch.core.gates.uses import is_gated
+from winch.core.job import from_micros
 from winch.drivers.redis.records import MICROSECOND, envelope, micros
 from winch.drivers.redis.verbs.base import Base, Body, wait_rows
 from winch.storage.decide.unique import takes_over
 from winch.storage.decide.waits import ALL, AWAITED_HEADER, EACH
-from winch.storage.params import ClaimRef, Enqueued, NewJob, Wait
+from winch.storage.params import ClaimRef, Enqueued, NewJob, Wait, stored_at
 from winch.storage.verbs import Verb
 
 # How many characters the ids on one page share: see lua/parts/pages.lua.
@@ -57,7 +58,6 @@ class EnqueueVerbs:
     ) -> Body[list[Enqueued] | None]:
         """Store jobs and what they wait for. None: the claim is not live, and nothing is stored."""
         wanted = self._replicated
-        stored: list[Enqueued] = []
         is_plain = not (is_repeat or waits or claim is not None or any(map(is_special, jobs)))
         if not is_plain:
             what = self._call(
@@ -90,8 +90,6 @@ class EnqueueVerbs:
                 groups=groups,
                 begin=begin if max(ids).startswith(begin) else None,
             )
-            # Made before the reply: a producer of many batches does this while the server works.
-            stored = [Enqueued(job.id, True) for job in jobs]
         reply = yield what
         if wanted:
             reply, confirmed = reply
@@ -103,15 +101,16 @@ class EnqueueVerbs:
                     [job.id for job in jobs],
                 )
         if is_plain:
-            if reply:
+            if not isinstance(reply, int):
                 raise DrawnTwice(f"job id {reply.decode()} was drawn twice")
-            return stored
+            return stored_at(from_micros(reply), jobs)
         found = _decode(reply)
         if "twice" in found:
             raise ConfigError(f"job id {found['twice']} was drawn twice")
         if "lost" in found:
             return None
-        return [_stored(job, answer) for job, answer in zip(jobs, found["answers"], strict=True)]
+        moment = from_micros(found["now"])
+        return [_stored(job, answer, moment) for job, answer in zip(jobs, found["answers"], strict=True)]
 
 
 def is_special(job: NewJob) -> bool:
@@ -185,6 +184,9 @@ def new_row(job: NewJob) -> tuple[Any, ...]:
     )
 
 
-def _stored(job: NewJob, answer: Sequence[Any]) -> Enqueued:
+def _stored(job: NewJob, answer: Sequence[Any], moment: datetime) -> Enqueued:
     is_new, holder, is_replaced = (*answer, False, False)[:3]
-    return Enqueued(job.id, is_new, holder or None, is_replaced)
+    if is_new:
+        [stored] = stored_at(moment, [job])
+        return stored
+    return Enqueued(job.id, False, holder or None, is_replaced)

@@ -26,7 +26,7 @@ from winch.drivers.sqlite.verbs.base import (
     ring_for,
 )
 from winch.storage.decide.unique import filled, planned
-from winch.storage.params import Enqueued, NewJob
+from winch.storage.params import Enqueued, NewJob, stored_at
 from winch.storage.verbs import Verb
 
 _astuple = msgspec.structs.astuple
@@ -59,7 +59,7 @@ class EnqueueVerbs:
                 chosen = plan.store
                 if plan.take_over:
                     yield from query("enqueue.take_over", ids=to_json(list(plan.take_over.values())))
-            fresh, answers = _fresh(chosen, known, is_repeat=is_repeat)
+            fresh, answers = _fresh(chosen, known, from_micros(at), is_repeat=is_repeat)
             try:
                 yield from _insert(fresh, at)
             except sqlite3.IntegrityError as error:
@@ -106,15 +106,15 @@ def _store_plain(job: NewJob, now: datetime | None) -> Body[list[Enqueued]]:
     except sqlite3.IntegrityError as error:
         raise drawn_twice(job.id) from error
     yield Ring({job.queue: 1})
-    return [Enqueued(job.id, True)]
+    return stored_at(from_micros(at), [job])
 
 
 def _fresh(
-    jobs: Sequence[NewJob], known: set[str], *, is_repeat: bool
+    jobs: Sequence[NewJob], known: set[str], moment: datetime, *, is_repeat: bool
 ) -> tuple[list[NewJob], list[Enqueued]]:
     """The jobs that are to be stored, and the answers for all."""
     if not known and len({job.id for job in jobs}) == len(jobs):
-        return list(jobs), [Enqueued(job.id, True) for job in jobs]
+        return list(jobs), stored_at(moment, jobs)
     fresh: dict[str, NewJob] = {}
     answers = []
     for job in jobs:
@@ -123,7 +123,7 @@ def _fresh(
             raise drawn_twice(job.id)
         if is_new:
             fresh[job.id] = job
-        answers.append(Enqueued(job.id, is_new))
+        answers += stored_at(moment, [job]) if is_new else [Enqueued(job.id, False)]
     return list(fresh.values()), answers
 
 

@@ -202,6 +202,28 @@ def answers_come_in_the_order_of_the_jobs(bench: Bench) -> None:
 
 
 @case()
+def an_answer_has_the_state_and_the_time_of_a_new_job(bench: Bench) -> None:
+    known = bench.new_job(is_given_id=True)
+    bench.enqueue(known)
+    jobs = [
+        bench.new_job(),
+        bench.new_job(delay=HOUR),
+        bench.new_job(run_at=bench.at + HOUR),
+        bench.new_job(run_at=bench.at - HOUR),
+        bench.new_job(is_given_id=True, delay=HOUR),
+        bench.new_job(unique_key="a"),
+        bench.new_job(tags=("a",), headers={"b": "c"}),
+    ]
+    for answers in (bench.enqueue(jobs[0]), bench.enqueue(*jobs[1:])):
+        for answer in answers:
+            job = bench.get(answer.id)
+            assert (answer.created_at, answer.state) == (job.created_at, job.state)
+    for again in (known, bench.new_job(unique_key="a")):
+        [answer] = bench.enqueue(again)
+        assert (answer.is_new, answer.created_at, answer.state) == (False, None, None)
+
+
+@case()
 def no_jobs_are_no_change(bench: Bench) -> None:
     assert bench.enqueue() == []
     assert not any(bench.counts().values())

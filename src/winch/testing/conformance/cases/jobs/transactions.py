@@ -122,6 +122,47 @@ def members_of_a_fifo_key_are_stored_in_transactions_and_keep_their_order(bench:
 @case()
 def a_thing_that_is_no_connection_is_refused(bench: Bench) -> None:
     new = bench.new_job()
+    known = bench.add()
     for thing in (object(), None, "conn"):
         assert "conn" in bench.refusal(thing, bench.driver.enqueue([new], now=bench.now))
+        assert "conn" in bench.refusal(thing, bench.driver.get([known]))
     assert bench.find(new.id) == [None]
+
+
+@case(needs="joins_transactions")
+def a_transaction_reads_what_it_has_enqueued_and_what_was_there(bench: Bench) -> None:
+    live = bench.add()
+    final = bench.make_job(JobState.COMPLETED).id
+    new = bench.new_job(unique_key="a", delay=HOUR)
+    gone = bench.new_job().id
+    with bench.transaction() as conn:
+        bench.call_on(conn, bench.driver.enqueue([new], now=bench.now))
+        jobs = bench.call_on(conn, bench.driver.get([gone, new.id, live, final]))
+        assert [None if job is None else (job.id, job.state) for job in jobs] == [
+            None,
+            (new.id, JobState.SCHEDULED),
+            (live, JobState.READY),
+            (final, JobState.COMPLETED),
+        ]
+        raise RolledBack
+    assert bench.find(new.id) == [None]
+
+
+@case(needs="joins_transactions")
+def a_read_in_a_transaction_leaves_its_end_to_the_caller(bench: Bench) -> None:
+    new = bench.new_job()
+    with bench.transaction() as conn:
+        bench.call_on(conn, bench.driver.enqueue([new], now=bench.now))
+        assert bench.call_on(conn, bench.driver.get([bench.new_job().id])) == [None]
+        assert bench.find(new.id) == [None]
+    assert bench.get(new.id).state is JobState.READY
+
+
+@case(needs="joins_transactions")
+def an_answer_in_a_transaction_has_the_state_and_the_time(bench: Bench) -> None:
+    new = bench.new_job(delay=HOUR)
+    with bench.transaction() as conn:
+        [answer] = bench.call_on(conn, bench.driver.enqueue([new], now=bench.now))
+        (job,) = bench.call_on(conn, bench.driver.get([new.id]))
+        assert job is not None
+        assert (answer.created_at, answer.state) == (job.created_at, JobState.SCHEDULED)
