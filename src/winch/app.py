@@ -32,7 +32,7 @@ from winch.storage.protocol import advice
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
-    from typing import Never
+    from typing import Never, Unpack
 
     from winch.core.policy.limits import Breaker, Limit, Rate, RetryBudget
     from winch.core.policy.retention import Retention
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from winch.engine.base.encryption import Keyring
     from winch.engine.client.job import Job
     from winch.engine.client.preflight import Preflight
+    from winch.engine.supervisor.worker_options import WorkerOptions
     from winch.engine.tasks.context import Context
     from winch.engine.tasks.decorators import CollectingDecorator, TaskDecorator
     from winch.engine.tasks.task import AsyncContextTask, AsyncTask, ContextTask
@@ -111,6 +112,8 @@ class App(Areas):
         self.runtime.keys = lambda: self.settings.keys
         self.runtime.lease = lambda: self.settings.lease
         self.runtime.crash_rule = lambda: self.settings.crash_rule
+        self.import_path: str | None = None
+        """How a process imports this app where no module holds it: "shop.jobs:make_app()"."""
         self._spool: Spool | None = None
         make_client = FastClient if is_fast() else Client
         self.client: Client = make_client(
@@ -129,6 +132,10 @@ class App(Areas):
             raise ConfigError("the app's store is in use already; configure it before")
         self._loaded = load(code=self._code, cli=cli, config=config)
         return self._loaded
+
+    def loaded_with(self, cli: Mapping[str, Any]) -> Loaded:
+        """The settings as they would be with these values of the command line."""
+        return load(code=self._code, cli=cli)
 
     @property
     def loaded(self) -> Loaded:
@@ -460,6 +467,8 @@ class App(Areas):
 
     def _spec(self) -> str | None:
         """module:attribute under which this app can be imported again, if there is one."""
+        if self.import_path is not None:
+            return self.import_path
         # The script itself is none: importing it again would run it again. multiprocessing gives it a
         # second name.
         script = sys.modules.get("__main__")
@@ -470,27 +479,17 @@ class App(Areas):
                         return f"{name}:{attribute}"
         return None
 
-    def run_worker(
-        self,
-        *,
-        queues: Sequence[str] | Mapping[str, int] = ("default",),
-        concurrency: int | None = None,
-        burst: bool = False,
-    ) -> None:
-        """Run a worker in this process until a signal stops it; with `burst`, until no job is ready."""
-        import asyncio
+    def run_worker(self, **options: Unpack[WorkerOptions]) -> int:
+        """Run a worker until a signal stops it; with `burst`, until no job is ready. Returns its exit
+        code.
 
-        from winch.engine.supervisor.embedded import EmbeddedWorker, process_command
+        The options are those of `winch worker`: queues, concurrency, processes, burst, grace, max_jobs,
+        max_memory, max_lifetime, reload, health_port and health_host. With `queues`, `concurrency`,
+        `burst` and `grace` alone, jobs run in this process. The others need processes of their own,
+        which import the app by its name."""
+        from winch.areas.run_worker import run_worker
 
-        self.ready()
-        worker = EmbeddedWorker(
-            self,
-            queues=queues,
-            concurrency=concurrency,
-            burst=burst,
-            process_command=process_command(self._spec()),
-        )
-        asyncio.run(worker.run_until_stopped())
+        return run_worker(self, self._spec(), options)
 
 
 __all__ = ["App", "SystemClock"]

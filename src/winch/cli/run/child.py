@@ -6,6 +6,8 @@ import logging
 import os
 import random
 import sys
+from functools import partial
+from typing import Any
 
 import click
 
@@ -18,6 +20,7 @@ from winch.core.version import __version__
 from winch.engine.supervisor.child import Child, ignore_terminal_signals
 from winch.engine.supervisor.embedded import process_command
 from winch.engine.supervisor.messages import ENV, Link, from_env
+from winch.engine.supervisor.worker_options import settings_of
 from winch.engine.worker.queue_order import parse_queues
 from winch.engine.worker.running.process import ProcessStore
 from winch.engine.worker.worker import WorkerConfig
@@ -26,21 +29,16 @@ MOST_AT_ONCE = 1024
 
 
 @click.command(hidden=True)
-@worker_options
+@partial(worker_options, is_child=True)
 def worker_child(
     app_spec: str | None,
     url: str | None,
     schema: str | None,
     config: str | None,
     queues: str,
-    concurrency: int | None,
-    processes: int | None,
     burst: bool,
-    grace: str | None,
-    max_jobs: int | None,
-    max_memory: str | None,
-    max_lifetime: str | None,
     verbose: int,
+    **given: Any,
 ) -> None:
     """One worker process under a supervisor."""
     if ENV not in os.environ:
@@ -48,16 +46,7 @@ def worker_child(
     ignore_terminal_signals()
     start_logging(verbose)
     app = load_app(app_spec, config)
-    cli = {
-        "url": url,
-        "schema": schema,
-        "app": app_spec,
-        "concurrency": concurrency,
-        "grace": grace,
-        "max_jobs": max_jobs,
-        "max_memory": max_memory,
-        "max_lifetime": max_lifetime,
-    }
+    cli = {"url": url, "schema": schema, "app": app_spec, **settings_of(given)}
     app.configure(cli, config=config)
     app.ready()  # an unreachable store or an old schema sets the exit code before anything runs
     code = loop.run(_run(app, queues, burst, app_spec, config))

@@ -6,16 +6,13 @@ import os
 
 import click
 
-from winch.cli.run.worker import LOG_STYLE, run_worker, start_logging
+from winch.cli.run.worker import LOG_STYLE, app_options, run_worker, start_logging
 from winch.cli.shared.output import remark
 from winch.web.serve_process import ServeProcess, is_installed
 
 
 @click.command()
-@click.option("-A", "--app", "app_spec", metavar="MODULE:APP", help="The application.")
-@click.option("--url", help="The store; overrides every other setting of it.")
-@click.option("--schema", help="PostgreSQL schema of this app's tables.")
-@click.option("--config", type=click.Path(), help="A configuration file.")
+@app_options
 @click.option(
     "-Q",
     "--queues",
@@ -60,18 +57,16 @@ def dev(
         remark(f"dashboard: {address}" if address else "no dashboard; try winch serve to see why")
     try:
         run_worker(
+            {"app": app_spec, "url": url, "schema": schema},
             {
-                "app": app_spec,
-                "url": url,
-                "schema": schema,
                 "queues": queues,
                 "concurrency": concurrency,
                 "processes": 1,
                 "grace": grace,
+                "reload": True,
             },
             config=config,
             verbose=max(verbose, 1),
-            reload=True,
         )
     finally:
         if dashboard is not None:

@@ -67,11 +67,13 @@ class EmbeddedWorker:
         burst: bool,
         release: str = "",
         process_command: tuple[str, ...] | None = None,
+        grace: float | None = None,
     ) -> None:
         settings = host.settings
         self._driver = host.driver
         self._runtime = host.runtime
         self._settings = settings
+        self._grace = settings.grace.total_seconds() if grace is None else grace
         self._config = WorkerConfig(
             order=queues_of(queues, random.Random()),  # noqa: S311  # order, not a secret
             concurrency=concurrency or settings.concurrency,
@@ -136,7 +138,7 @@ class EmbeddedWorker:
         return self.worker
 
     async def __aexit__(self, *error: object) -> None:
-        await self.stop(self._settings.grace.total_seconds())
+        await self.stop(self._grace)
 
     async def stop(self, grace: float) -> int:
         """Drain and end; returns how many claims are left to their lease. Raises what broke it, if it
@@ -151,7 +153,7 @@ class EmbeddedWorker:
         """Stop at once when a loop has ended, whatever the block still does: others run the jobs."""
         await self.worker.drained.wait()
         if self.worker.broken is not None:
-            await self._end(self._settings.grace.total_seconds())
+            await self._end(self._grace)
 
     async def _end(self, grace: float) -> int:
         async with self._ending:
@@ -183,7 +185,7 @@ class EmbeddedWorker:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
-            await self.stop(self._settings.grace.total_seconds())
+            await self.stop(self._grace)
         finally:
             await self._driver.aclose()
             guard.close()

@@ -1,0 +1,58 @@
+"""`app.run_worker(…)`: in this process where that is enough, else under a supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from winch.areas.supervised import supervise
+from winch.core.errors import ConfigError
+from winch.core.values.duration import parse_duration
+from winch.engine.base.settings import Loaded
+from winch.engine.supervisor.embedded import EmbeddedWorker, Host, process_command
+from winch.engine.supervisor.worker_options import check_options, needs_supervisor, settings_of
+from winch.storage.protocol import Driver
+
+
+class Runnable(Host, Protocol):
+    """What is needed of an app."""
+
+    def ready(self) -> Driver: ...
+
+    def loaded_with(self, cli: Mapping[str, Any]) -> Loaded: ...
+
+
+def run_worker(app: Runnable, spec: str | None, given: Mapping[str, Any]) -> int:
+    """Run a worker of this app to its end. `spec`: how another process imports the app."""
+    check_options(given)
+    if needs_supervisor(given):
+        return _run_processes(app, spec, given)
+    app.ready()
+    grace = given.get("grace")
+    worker = EmbeddedWorker(
+        app,
+        queues=given.get("queues", ("default",)),
+        concurrency=given.get("concurrency"),
+        burst=bool(given.get("burst")),
+        process_command=process_command(spec),
+        grace=None if grace is None else parse_duration(grace, "grace").total_seconds(),
+    )
+    asyncio.run(worker.run_until_stopped())
+    return 0
+
+
+def _run_processes(app: Runnable, spec: str | None, given: Mapping[str, Any]) -> int:
+    if spec is None:
+        raise ConfigError(
+            "these options need worker processes, which have to import the app: define it at the top of "
+            'an importable module, or set app.import_path = "shop.jobs:make_app()"'
+        )
+    loaded = app.loaded_with(settings_of(given))
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return supervise(loaded, given, source={"app": spec})
+    finally:
+        for number, handler in before.items():  # a supervisor ignores them from its end on
+            signal.signal(number, handler)

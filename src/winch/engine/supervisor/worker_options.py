@@ -1,0 +1,130 @@
+"""The options of a worker, described once. `winch worker`, `app.run_worker(…)` and `manage.py winch
+worker` take them from here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict, get_type_hints
+
+import msgspec
+
+from winch.core.errors import ConfigError, did_you_mean
+from winch.core.values.duration import Duration
+from winch.engine.base.settings import Settings
+
+LAST_PORT = 65535
+
+
+class Flag(msgspec.Struct, frozen=True):
+    """An option on the command line: its names, its help and what it takes."""
+
+    names: tuple[str, ...]
+    help: str
+    kind: type[str] | type[int] | type[bool] = str
+    default: str | None = None
+    most: int | None = None
+    """A number from 0 to this."""
+    is_childs: bool = True
+    """A child process gets it, too. Else it is of the supervisor alone."""
+    needs_supervisor: bool = False
+    """`app.run_worker` starts processes for it. Else the worker can run in the caller's process."""
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The options of a worker. Code may give lists, durations and numbers in place of text."""
+
+    queues: Annotated[
+        Sequence[str] | Mapping[str, int],
+        Flag(
+            ("-Q", "--queues"),
+            "Queues in strict order (a,b), by weight (a:5,b:1), or all but some ('*,-slow').",
+            default="default",
+        ),
+    ]
+    concurrency: Annotated[
+        int | None, Flag(("-c", "--concurrency"), "Jobs at once in each process.", int)
+    ]
+    processes: Annotated[
+        int | None, Flag(("-p", "--processes"), "Worker processes.", int, needs_supervisor=True)
+    ]
+    burst: Annotated[bool, Flag(("--burst",), "Exit when no job is ready.", bool)]
+    grace: Annotated[
+        Duration | None,
+        Flag(("--grace",), "How long running jobs may go on after a stop, like 30s."),
+    ]
+    max_jobs: Annotated[
+        int | None,
+        Flag(("--max-jobs",), "Replace a process after so many jobs.", int, needs_supervisor=True),
+    ]
+    max_memory: Annotated[
+        int | str | None,
+        Flag(("--max-memory",), "Replace a process that holds more, like 512MB.", needs_supervisor=True),
+    ]
+    max_lifetime: Annotated[
+        Duration | None,
+        Flag(
+            ("--max-lifetime",),
+            "Replace a process after so long, like 1h (±10 %).",
+            needs_supervisor=True,
+        ),
+    ]
+    reload: Annotated[
+        bool,
+        Flag(
+            ("--reload",),
+            "Replace processes when the app's code changes.",
+            bool,
+            is_childs=False,
+            needs_supervisor=True,
+        ),
+    ]
+    health_port: Annotated[
+        int | None,
+        Flag(
+            ("--health-port",),
+            "Answer /livez, /readyz and /metrics there; 0: any.",
+            int,
+            most=LAST_PORT,
+            is_childs=False,
+            needs_supervisor=True,
+        ),
+    ]
+    health_host: Annotated[
+        str,
+        Flag(("--health-host",), "The address of --health-port.", default="127.0.0.1", is_childs=False),
+    ]
+
+
+def flags() -> dict[str, Flag]:
+    """The options by name, in the order of the help."""
+    hints = get_type_hints(WorkerOptions, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items()}
+
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an option that a worker does not have."""
+    known = flags()
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"run_worker() has no option {name!r}{did_you_mean(name, known)}")
+
+
+def needs_supervisor(given: Mapping[str, Any]) -> bool:
+    """Whether these options need processes under a supervisor."""
+    known = flags()
+    chosen = [name for name, value in given.items() if value is not None and value is not False]
+    return any(known[name].needs_supervisor for name in chosen)
+
+
+def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are settings of the app, too."""
+    return {name: value for name, value in given.items() if name in Settings.__struct_fields__}
+
+
+def queues_text(queues: str | Sequence[str] | Mapping[str, int]) -> str:
+    """The queues as the command line has them."""
+    if isinstance(queues, str):
+        return queues
+    if isinstance(queues, Mapping):
+        return ",".join(f"{name}:{weight}" for name, weight in queues.items())
+    return ",".join(queues)
