@@ -103,5 +103,14 @@ def test_no_job_dies_of_terminated_connections(empty_postgres_url: str) -> None:
     assert found["receipts"] == found["counted"] == 500
 
 
+@pytest.mark.faults
+@pytest.mark.servers
+def test_no_coroutine_of_a_plain_task_dies_of_terminated_connections(empty_postgres_url: str) -> None:
+    found = run_module("tests.django.coroutines", empty_postgres_url, "6")
+    assert found["states"] == ["completed"] * 6
+    assert found["terminated"] >= 5
+    assert found["used_before"] == [False]  # a coroutine without a query keeps its fast path
+
+
 def test_the_backend_passes_its_suite(tmp_path: Path) -> None:
     assert "OK" in manage("test", "--noinput", "tests.django.suite", folder=tmp_path)

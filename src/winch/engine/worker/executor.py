@@ -42,6 +42,7 @@ from winch.engine.worker.interrupts import (
     uncancel,
 )
 from winch.engine.worker.running.choose import Chooser, JobPlan, Way
+from winch.engine.worker.running.django_connections import of_coroutines
 from winch.engine.worker.running.process import Crash, IsolatedProcesses
 from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.settle import (
@@ -100,6 +101,8 @@ class Executor:
         finally:
             if attempt.is_stopping:
                 uncancel()
+            if of_coroutines.are_used:
+                await of_coroutines.aclose_old()
 
     async def run(self, attempt: Attempt, plan: JobPlan) -> Settled | Crash | None:
         """How one attempt ends; None when the handler was interrupted and has no outcome."""
@@ -319,14 +322,20 @@ class Executor:
         ctx: Context | None,
     ) -> Any:
         wants = task.arguments.injected
-        if not wants:
-            return await task.fn(*args, **kwargs)
-        if ctx is not None:
-            current_job.set(ctx.job_id)  # the handler has a context of its own
-        async with contextlib.AsyncExitStack() as stack:
-            given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
-            args, given = task.arguments.with_injected(args, given)
-            return await task.fn(*args, **kwargs, **given)
+        if of_coroutines.are_used:
+            await of_coroutines.aclose_old()
+        try:
+            if not wants:
+                return await task.fn(*args, **kwargs)
+            if ctx is not None:
+                current_job.set(ctx.job_id)  # the handler has a context of its own
+            async with contextlib.AsyncExitStack() as stack:
+                given = await Injector(ctx, self._runtime.resources).amake(wants, stack)
+                args, given = task.arguments.with_injected(args, given)
+                return await task.fn(*args, **kwargs, **given)
+        finally:
+            if of_coroutines.are_used:
+                await of_coroutines.aclose_old()
 
     async def _in_thread(
         self,

@@ -108,13 +108,6 @@ class Runner:
 
     def on_loop(self) -> Callable[..., Any]:
         async def run(ctx: Context, /, *args: Any, **kwargs: Any) -> Any:
-            await aclose_old()
-            try:
-                return await attempt(ctx, *args, **kwargs)
-            finally:
-                await aclose_old()
-
-        async def attempt(ctx: Context, /, *args: Any, **kwargs: Any) -> Any:
             record = self._app.client.revealed((await self._app.jobs.aget(ctx.job_id)).record)
             result = result_of(record, self.task, self._alias)
             await asend(task_started, result)
@@ -131,11 +124,6 @@ class Runner:
             return value
 
         return run
-
-
-async def aclose_old() -> None:
-    """Close broken and old connections in the thread in which Django runs the queries of coroutines."""
-    await sync_to_async(close_old_connections)()
 
 
 def _plain(value: Any) -> Any:

@@ -21,6 +21,7 @@ way.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -38,6 +39,7 @@ from winch.engine.base.log import log
 from winch.engine.tasks.options import StoredOptions, stored_timeout
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.tasks.task import Task
+from winch.engine.worker.running.django_connections import DJANGO, FirstUse, of_coroutines
 from winch.engine.worker.settle import Settler
 from winch.storage.fast import is_fast
 
@@ -90,6 +92,7 @@ class Chooser:
         self._makes_rows = makes_rows and not counts_jobs and self._is_fast
         # The plans of jobs without options of their own, by task, where no hook has to learn of each.
         self.usual: dict[str, JobPlan] = {}
+        self._first_use = FirstUse(self.usual.clear)
         # What operators have set for queues; the worker refreshes it.
         self.settings: Mapping[str, QueueSettings] = {}
 
@@ -102,7 +105,10 @@ class Chooser:
             return Way.COLLECTING
         is_plain = options.collect is None and options.heartbeat is None and _takes_only_arguments(task)
         if task.is_async:
-            return Way.INLINE if is_plain and self._is_fast else Way.ON_LOOP
+            if DJANGO in sys.modules:
+                of_coroutines.watch(self._first_use)
+            is_inline = is_plain and self._is_fast and not of_coroutines.are_used
+            return Way.INLINE if is_inline else Way.ON_LOOP
         return Way.THREAD_ROWS if is_plain and self._makes_rows else Way.THREAD_POOL
 
     def plan(self, claim: Claim) -> JobPlan | Settled:
