@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 import msgspec
@@ -86,7 +86,9 @@ class Enqueued(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def stored_at(moment: datetime, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """The answers for jobs that were all stored at this moment."""
+    """The answers for jobs that were all stored at this moment, which may be in any time zone."""
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
     return [
         Enqueued(
             job.id,

@@ -29,7 +29,7 @@ import msgspec
 from winch.core.errors import StorageError, StorageUnavailable
 from winch.core.job import Claim, from_micros
 from winch.drivers.postgres.connections.libpq import Lone
-from winch.drivers.postgres.records import read_claims, read_moment
+from winch.drivers.postgres.records import read_claims
 from winch.drivers.postgres.statements import Body, Ids, Sql, Statement, Texts
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
@@ -87,7 +87,7 @@ class HandoverEnqueue:
         return Verb(
             "enqueue",
             lambda: self._plain.enqueue(jobs).steps(),
-            lone=Lone(statement, lambda rows: stored_at(read_moment(rows[0][0]), jobs)),
+            lone=Lone(statement, lambda rows: stored_at(rows[0][0], jobs)),
         )
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from winch.core.errors import ConfigError
 from winch.core.policy.unique import Duplicate
-from winch.drivers.postgres.records import read_moment, write_span
+from winch.drivers.postgres.records import write_span
 from winch.drivers.postgres.statements import Body, Ids, Texts
 from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base
 from winch.drivers.postgres.verbs.unique_keys import take_keys
@@ -58,7 +58,7 @@ class EnqueueVerbs:
             rows = yield self._base.statement(
                 "enqueue", is_alone=True, jobs=text, now=now, soon_seconds=SOON_SECONDS
             )
-        return stored_at(read_moment(rows[0][0]), jobs)
+        return stored_at(rows[0][0], jobs)
 
     def _insert_checked(
         self, jobs: Sequence[NewJob], is_repeat: bool, now: datetime | None
@@ -81,9 +81,7 @@ class EnqueueVerbs:
         answers = []
         for job in jobs:
             moment = stored.pop(job.id, None)
-            answers += (
-                [Enqueued(job.id, False)] if moment is None else stored_at(read_moment(moment), [job])
-            )
+            answers += [Enqueued(job.id, False)] if moment is None else stored_at(moment, [job])
         return answers
 
     def _insert_keyed(
