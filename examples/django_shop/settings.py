@@ -32,7 +32,22 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "winch.integrations.django.RequestMiddleware",  # a job's log lines name the request behind it
 ]
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "filters": {"request": {"()": "winch.integrations.django.RequestFilter"}},
+    "formatters": {
+        "shop": {
+            "format": "request=%(request_id)s user=%(request_user)s job=%(job_id)s %(message)s",
+        }
+    },
+    "handlers": {
+        "shop": {"class": "logging.StreamHandler", "filters": ["request"], "formatter": "shop"}
+    },
+    "loggers": {"shop": {"handlers": ["shop"], "level": "INFO", "propagate": False}},
+}
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -47,22 +62,26 @@ TEMPLATES = [
     }
 ]
 
-address = urlsplit(os.environ.get("SHOP_DATABASE", ""))
-if address.scheme:
-    DATABASES = {
-        "default": {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": unquote(address.path.lstrip("/")),
-            "USER": unquote(address.username or ""),
-            "PASSWORD": unquote(address.password or ""),
-            "HOST": address.hostname or "",
-            "PORT": str(address.port or ""),
-            "CONN_MAX_AGE": int(os.environ.get("SHOP_CONN_MAX_AGE", "0")),
-            "CONN_HEALTH_CHECKS": True,
-            "ATOMIC_REQUESTS": os.environ.get("SHOP_ATOMIC_REQUESTS") == "1",
-            "OPTIONS": {"pool": True} if os.environ.get("SHOP_POOL") == "1" else {},
-        }
+
+def postgres(url: str) -> dict[str, object]:
+    """The entry of DATABASES for this address."""
+    address = urlsplit(url)
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(address.path.lstrip("/")),
+        "USER": unquote(address.username or ""),
+        "PASSWORD": unquote(address.password or ""),
+        "HOST": address.hostname or "",
+        "PORT": str(address.port or ""),
+        "CONN_MAX_AGE": int(os.environ.get("SHOP_CONN_MAX_AGE", "0")),
+        "CONN_HEALTH_CHECKS": True,
+        "ATOMIC_REQUESTS": os.environ.get("SHOP_ATOMIC_REQUESTS") == "1",
+        "OPTIONS": {"pool": True} if os.environ.get("SHOP_POOL") == "1" else {},
     }
+
+
+if os.environ.get("SHOP_DATABASE"):
+    DATABASES = {"default": postgres(os.environ["SHOP_DATABASE"])}
 else:
     DATABASES = {
         "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(BASE_DIR / "shop.sqlite3")}
@@ -70,9 +89,16 @@ else:
 
 # Three lines to start. PostgreSQL: the jobs are in the same database, in the schema `winch`, and an
 # enqueue inside atomic() is part of that transaction. SQLite: a file beside Django's, after the commit.
-TASKS = {
+TASKS: dict[str, dict[str, object]] = {
     "default": {
         "BACKEND": "winch.integrations.django.WinchBackend",
         "QUEUES": ["default", "mail"],
     }
 }
+
+# $SHOP_ORDERS_DATABASE: a second database for orders and receipts. The jobs are beside them, so that an
+# order and its job stay one transaction.
+if os.environ.get("SHOP_ORDERS_DATABASE"):
+    DATABASES["orders"] = postgres(os.environ["SHOP_ORDERS_DATABASE"])
+    DATABASE_ROUTERS = ["examples.django_shop.shop.routers.OrdersRouter"]
+    TASKS["default"]["OPTIONS"] = {"database": "orders"}

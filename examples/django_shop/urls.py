@@ -9,6 +9,7 @@ from examples.django_shop.shop import views
 
 urlpatterns = [
     path("orders", views.orders),
+    path("async-orders", views.async_orders),
     path("orders/<str:number>", views.order),
     path("admin/", admin.site.urls),
     path("jobs/", include("winch.integrations.django.urls")),

@@ -133,10 +133,6 @@ class App(Areas):
         self._loaded = load(code=self._code, cli=cli, config=config)
         return self._loaded
 
-    def loaded_with(self, cli: Mapping[str, Any]) -> Loaded:
-        """The settings as they would be with these values of the command line."""
-        return load(code=self._code, cli=cli)
-
     @property
     def loaded(self) -> Loaded:
         """The settings, and for each one where its value comes from."""
@@ -489,7 +485,7 @@ class App(Areas):
         which import the app by its name."""
         from winch.areas.run_worker import run_worker
 
-        return run_worker(self, self._spec(), options)
+        return run_worker(self, self._spec(), options, lambda cli: load(code=self._code, cli=cli))
 
 
 __all__ = ["App", "SystemClock"]

@@ -26,6 +26,7 @@ from winch.engine.client.preflight import Misfit, Preflight
 from winch.engine.flows.batch import Batch
 from winch.engine.flows.compose import Flow, Node, Tail
 from winch.engine.flows.handle import FlowHandle
+from winch.engine.supervisor.worker_options import WorkerFlag, WorkerOptions, worker_flags
 from winch.engine.tasks.context import AttemptLog
 from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.schedules import Run, Schedule
@@ -114,6 +115,9 @@ __all__ = [
     "Until",
     "Using",
     "Wait",
+    "WorkerFlag",
+    "WorkerOptions",
     "mask_text",
     "type_name",
+    "worker_flags",
 ]

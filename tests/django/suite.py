@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from tests.django import suite_tasks as tasks
 from winch import ConfigError
-from winch.integrations.django import app_of, task
+from winch.integrations.django import RequestFilter, app_of, task
 from winch.integrations.django.api import task_backends, task_finished, task_started
 from winch.integrations.django.discovery import find, is_allowed
 from winch.integrations.django.testing import jobs
@@ -122,6 +122,42 @@ class Running(SimpleTestCase):
         assert result.status == "FAILED"
         assert result.errors[-1].exception_class_path == "winch.JobCancelled"
         assert result.errors[-1].exception_class.__name__ == "JobCancelled"
+
+
+@override_settings(TASKS=TASKS)
+class Requests(TestCase):
+    """The id and user of a request reach the handler's log records."""
+
+    def _seen(self, **headers: str) -> list[tuple[str, str, str]]:
+        """Enqueue during a request; what the handlers' records have."""
+        own = RequestFilter()
+        records: list[Any] = []
+        tasks.on_log = lambda record: own.filter(record) and records.append(record)
+        with jobs() as world:
+            with self.captureOnCommitCallbacks(execute=True):
+                answer = self.client.get("/enqueue", headers=headers)
+            assert answer.status_code == 200, answer.content
+            with self.captureOnCommitCallbacks(execute=True):
+                world.run_all()
+            world.run_all()
+        found = [(one.request_id, one.request_user, one.job_id) for one in records]
+        assert len(found) == 3  # of a function, of the coroutine that it enqueues, and outside
+        assert found[-1] == ("-", "-", "-")
+        assert {answer.headers["X-Request-ID"]} == {one[0] for one in found[:2]}
+        assert len({one[2] for one in found}) == 3
+        return found
+
+    def test_a_user_is_named(self) -> None:
+        self.client.force_login(User.objects.create_user("grace"))
+        with override_settings(ROOT_URLCONF="tests.django.suite_tasks"):
+            found = self._seen(**{"X-Request-ID": "r-1"})
+        assert [one[:2] for one in found[:2]] == [("r-1", "grace")] * 2
+
+    def test_an_id_that_could_break_a_line_is_replaced(self) -> None:
+        with override_settings(ROOT_URLCONF="tests.django.suite_tasks"):
+            found = self._seen(**{"X-Request-ID": "r 1 user=root"})
+        assert len(found[0][0]) == 32
+        assert found[0][1] == "-"
 
 
 class Names(SimpleTestCase):

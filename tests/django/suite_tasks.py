@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextvars
+import logging
 from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
 
 from winch import Limit, Retry, RetryAfter, Unique
 from winch.integrations.django import task
 
 seen: list[Any] = []
+
+
+def on_log(record: logging.LogRecord) -> object:
+    """What a test does with a record."""
+    raise NotImplementedError
 
 
 @task(retry=Retry.fixed("1s", attempts=3))
@@ -41,6 +51,31 @@ async def doubled(number: int) -> int:
 @task()
 def keeps(*args: Any, **kwargs: Any) -> list[Any]:
     return [list(args), kwargs]
+
+
+def logged() -> None:
+    record = logging.makeLogRecord({"msg": "here"})
+    on_log(record)
+
+
+@task()
+def logs() -> None:
+    logged()
+    logs_too.enqueue()
+
+
+@task()
+async def logs_too() -> None:
+    logged()
+    contextvars.Context().run(logged)  # outside of every job
+
+
+def enqueue(request: HttpRequest) -> HttpResponse:
+    logs.enqueue()
+    return HttpResponse("enqueued")
+
+
+urlpatterns = [path("enqueue", enqueue)]
 
 
 def keeps_nothing(order: int) -> None: ...

@@ -16,7 +16,7 @@ from winch import App, ConfigError
 from winch.areas.supervised import child_command
 from winch.cli.run.child import worker_child
 from winch.cli.run.worker import worker
-from winch.engine.supervisor.worker_options import flags
+from winch.engine.supervisor.worker_options import worker_flags
 
 ROOT = Path(__file__).parents[2]
 CODE = """
@@ -37,9 +37,9 @@ def of_command(command: click.Command) -> set[str]:
 
 def test_the_command_line_has_just_these_options() -> None:
     source = {"app_spec", "url", "schema", "config", "verbose"}
-    assert of_command(worker) == source | set(flags())
+    assert of_command(worker) == source | set(worker_flags())
     assert of_command(worker_child) == source | {
-        name for name, flag in flags().items() if flag.is_childs
+        name for name, flag in worker_flags().items() if flag.is_childs
     }
 
 
@@ -57,7 +57,7 @@ def test_a_child_gets_the_options_as_the_command_line_has_them() -> None:
         "health_port": 1,
         "health_host": "::1",
     }
-    assert set(given) == set(flags())
+    assert set(given) == set(worker_flags())
     words = child_command(given, {"app": "shop:app", "url": None}, verbose=2)
     assert words[4:] == [
         *("--app", "shop:app", "--queues", "a,b", "--concurrency", "3", "--burst"),

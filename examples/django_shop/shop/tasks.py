@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,8 @@ from django.utils import timezone
 from examples.django_shop.shop.models import Order, Receipt
 from winch import Retry, Unique
 from winch.integrations.django import schedule, task
+
+log = logging.getLogger("shop")
 
 
 @task(
@@ -24,6 +27,7 @@ def write_receipt(context: Any, number: str) -> str:
     order = Order.objects.get(number=number)
     text = f"receipt for {order.number}"
     Receipt.objects.get_or_create(order=order, defaults={"text": text, "attempt": context.attempt})
+    log.info("receipt %s", number)
     return text
 
 

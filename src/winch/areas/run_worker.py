@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from winch.areas.supervised import supervise
@@ -21,14 +21,18 @@ class Runnable(Host, Protocol):
 
     def ready(self) -> Driver: ...
 
-    def loaded_with(self, cli: Mapping[str, Any]) -> Loaded: ...
 
-
-def run_worker(app: Runnable, spec: str | None, given: Mapping[str, Any]) -> int:
-    """Run a worker of this app to its end. `spec`: how another process imports the app."""
+def run_worker(
+    app: Runnable,
+    spec: str | None,
+    given: Mapping[str, Any],
+    load: Callable[[Mapping[str, Any]], Loaded],
+) -> int:
+    """Run a worker of this app to its end. `spec`: how another process imports the app. `load`: the
+    settings with values of the command line."""
     check_options(given)
     if needs_supervisor(given):
-        return _run_processes(app, spec, given)
+        return _run_processes(spec, given, load)
     app.ready()
     grace = given.get("grace")
     worker = EmbeddedWorker(
@@ -43,13 +47,15 @@ def run_worker(app: Runnable, spec: str | None, given: Mapping[str, Any]) -> int
     return 0
 
 
-def _run_processes(app: Runnable, spec: str | None, given: Mapping[str, Any]) -> int:
+def _run_processes(
+    spec: str | None, given: Mapping[str, Any], load: Callable[[Mapping[str, Any]], Loaded]
+) -> int:
     if spec is None:
         raise ConfigError(
             "these options need worker processes, which have to import the app: define it at the top of "
             'an importable module, or set app.import_path = "shop.jobs:make_app()"'
         )
-    loaded = app.loaded_with(settings_of(given))
+    loaded = load(settings_of(given))
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         return supervise(loaded, given, source={"app": spec})

@@ -25,7 +25,7 @@ from winch.engine.observe.worker_metrics import WorkerMetrics
 from winch.engine.supervisor.messages import Hello
 from winch.engine.supervisor.reload import app_folder, changes
 from winch.engine.supervisor.supervisor import Supervisor
-from winch.engine.supervisor.worker_options import flags, queues_text
+from winch.engine.supervisor.worker_options import queues_text, worker_flags
 from winch.engine.worker.queue_order import parse_queues
 from winch.storage.protocol import Driver
 
@@ -47,7 +47,7 @@ def supervise(
 
     `source` has the flags by which a child finds the app and its settings."""
     settings = loaded.settings
-    queues = queues_text(given.get("queues") or flags()["queues"].default or "")
+    queues = queues_text(given.get("queues") or worker_flags()["queues"].default or "")
     parse_queues(queues, random.Random())  # noqa: S311  # checked before a child is started
     if settings.url.startswith("memory:"):
         raise ConfigError("memory:// lives inside one process; use app.worker() or app.run_worker()")
@@ -59,7 +59,7 @@ def supervise(
 
     async def run() -> int:
         metrics = WorkerMetrics()
-        host = given.get("health_host") or flags()["health_host"].default or ""
+        host = given.get("health_host") or worker_flags()["health_host"].default or ""
         health = None if port is None else await _health_port(metrics, host, port)
         supervisor = Supervisor(
             command,
@@ -95,7 +95,7 @@ def child_command(
     for name, text in source.items():
         if text is not None:
             command += [f"--{name}", text]
-    for name, flag in flags().items():
+    for name, flag in worker_flags().items():
         value = given.get(name)
         if not flag.is_childs or value is None or value is False or name == "processes":
             continue

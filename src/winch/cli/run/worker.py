@@ -17,7 +17,7 @@ from winch.cli.shared.load import load_app
 from winch.cli.shared.text import lines, one_line
 from winch.core.values.redact import mask_text
 from winch.engine.base.settings import load
-from winch.engine.supervisor.worker_options import Flag, flags, settings_of
+from winch.engine.supervisor.worker_options import WorkerFlag, settings_of, worker_flags
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s: %(message)s"
 SHORT_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
@@ -41,7 +41,7 @@ def app_options(command: Any) -> Any:
 
 def worker_options(command: Any, *, is_child: bool = False) -> Any:
     """The options of a worker, as engine/supervisor/worker_options.py describes them."""
-    known = flags()
+    known = worker_flags()
     shared = [_option(name, flag) for name, flag in known.items() if flag.is_childs]
     shared.append(click.option("-v", "--verbose", count=True, help="More log lines."))
     own = [_option(name, flag) for name, flag in known.items() if not (flag.is_childs or is_child)]
@@ -50,7 +50,7 @@ def worker_options(command: Any, *, is_child: bool = False) -> Any:
     return app_options(command)
 
 
-def _option(name: str, flag: Flag) -> Any:
+def _option(name: str, flag: WorkerFlag) -> Any:
     if flag.kind is bool:
         return click.option(*flag.names, name, is_flag=True, help=flag.help)
     given: dict[str, Any] = {"help": flag.help}

@@ -15,7 +15,7 @@ from winch.engine.base.settings import Settings
 LAST_PORT = 65535
 
 
-class Flag(msgspec.Struct, frozen=True):
+class WorkerFlag(msgspec.Struct, frozen=True):
     """An option on the command line: its names, its help and what it takes."""
 
     names: tuple[str, ...]
@@ -35,34 +35,36 @@ class WorkerOptions(TypedDict, total=False):
 
     queues: Annotated[
         Sequence[str] | Mapping[str, int],
-        Flag(
+        WorkerFlag(
             ("-Q", "--queues"),
             "Queues in strict order (a,b), by weight (a:5,b:1), or all but some ('*,-slow').",
             default="default",
         ),
     ]
     concurrency: Annotated[
-        int | None, Flag(("-c", "--concurrency"), "Jobs at once in each process.", int)
+        int | None, WorkerFlag(("-c", "--concurrency"), "Jobs at once in each process.", int)
     ]
     processes: Annotated[
-        int | None, Flag(("-p", "--processes"), "Worker processes.", int, needs_supervisor=True)
+        int | None, WorkerFlag(("-p", "--processes"), "Worker processes.", int, needs_supervisor=True)
     ]
-    burst: Annotated[bool, Flag(("--burst",), "Exit when no job is ready.", bool)]
+    burst: Annotated[bool, WorkerFlag(("--burst",), "Exit when no job is ready.", bool)]
     grace: Annotated[
         Duration | None,
-        Flag(("--grace",), "How long running jobs may go on after a stop, like 30s."),
+        WorkerFlag(("--grace",), "How long running jobs may go on after a stop, like 30s."),
     ]
     max_jobs: Annotated[
         int | None,
-        Flag(("--max-jobs",), "Replace a process after so many jobs.", int, needs_supervisor=True),
+        WorkerFlag(("--max-jobs",), "Replace a process after so many jobs.", int, needs_supervisor=True),
     ]
     max_memory: Annotated[
         int | str | None,
-        Flag(("--max-memory",), "Replace a process that holds more, like 512MB.", needs_supervisor=True),
+        WorkerFlag(
+            ("--max-memory",), "Replace a process that holds more, like 512MB.", needs_supervisor=True
+        ),
     ]
     max_lifetime: Annotated[
         Duration | None,
-        Flag(
+        WorkerFlag(
             ("--max-lifetime",),
             "Replace a process after so long, like 1h (±10 %).",
             needs_supervisor=True,
@@ -70,7 +72,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     reload: Annotated[
         bool,
-        Flag(
+        WorkerFlag(
             ("--reload",),
             "Replace processes when the app's code changes.",
             bool,
@@ -80,7 +82,7 @@ class WorkerOptions(TypedDict, total=False):
     ]
     health_port: Annotated[
         int | None,
-        Flag(
+        WorkerFlag(
             ("--health-port",),
             "Answer /livez, /readyz and /metrics there; 0: any.",
             int,
@@ -91,11 +93,13 @@ class WorkerOptions(TypedDict, total=False):
     ]
     health_host: Annotated[
         str,
-        Flag(("--health-host",), "The address of --health-port.", default="127.0.0.1", is_childs=False),
+        WorkerFlag(
+            ("--health-host",), "The address of --health-port.", default="127.0.0.1", is_childs=False
+        ),
     ]
 
 
-def flags() -> dict[str, Flag]:
+def worker_flags() -> dict[str, WorkerFlag]:
     """The options by name, in the order of the help."""
     hints = get_type_hints(WorkerOptions, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items()}
@@ -103,7 +107,7 @@ def flags() -> dict[str, Flag]:
 
 def check_options(given: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option that a worker does not have."""
-    known = flags()
+    known = worker_flags()
     for name in given:
         if name not in known:
             raise ConfigError(f"run_worker() has no option {name!r}{did_you_mean(name, known)}")
@@ -111,7 +115,7 @@ def check_options(given: Mapping[str, Any]) -> None:
 
 def needs_supervisor(given: Mapping[str, Any]) -> bool:
     """Whether these options need processes under a supervisor."""
-    known = flags()
+    known = worker_flags()
     chosen = [name for name, value in given.items() if value is not None and value is not False]
     return any(known[name].needs_supervisor for name in chosen)
 

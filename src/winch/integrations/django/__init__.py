@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from winch.integrations.django.backend import WinchBackend
     from winch.integrations.django.dashboard import default_access, from_settings, view
     from winch.integrations.django.decorators import WinchTask, schedule, task
+    from winch.integrations.django.requests import RequestFilter, RequestMiddleware
     from winch.integrations.django.stores import app_of
 
 __all__ = [
+    "RequestFilter",
+    "RequestMiddleware",
     "WinchBackend",
     "WinchTask",
     "app_of",
@@ -28,6 +31,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "RequestFilter": "requests",
+    "RequestMiddleware": "requests",
     "WinchBackend": "backend",
     "WinchTask": "decorators",
     "app_of": "stores",

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from winch import Job
 from winch.errors import JobNotFound, UnknownTask
+from winch.integrations.django import requests
 from winch.integrations.django.api import BaseTaskBackend, TaskResultDoesNotExist, task_enqueued
 from winch.integrations.django.decorators import WinchTask
 from winch.integrations.django.handlers import RUNNERS, register, send
@@ -54,7 +55,7 @@ class WinchBackend(BaseTaskBackend):
         if store.mode == ON_COMMIT and store.connection.in_atomic_block:
             return self._defer(store, result)
         conn = store.joined
-        self._fill(result, store, self._send(store, result, conn=conn), conn)
+        self._fill(result, store, self._send(store, result, requests.headers(), conn=conn), conn)
         send(task_enqueued, result)
         return result
 
@@ -64,18 +65,22 @@ class WinchBackend(BaseTaskBackend):
         job_id = store.app.client.draw_id()
         object.__setattr__(result, "id", job_id)
         object.__setattr__(result, "enqueued_at", moment(timezone.now()))
-        transaction.on_commit(Deferred(self, store, result), using=store.database)
+        deferred = Deferred(self, store, result, requests.headers())
+        transaction.on_commit(deferred, using=store.database)
         return result
 
-    def store_deferred(self, store: Store, result: Any) -> None:
-        """The transaction has committed: store the job of this result."""
-        self._fill(result, store, self._send(store, result, id=result.id), None)
+    def store_deferred(self, store: Store, result: Any, headers: dict[str, str]) -> None:
+        """The transaction has committed: store the job of this result, with the headers of its enqueue."""
+        job = self._send(store, result, headers, id=result.id)
+        self._fill(result, store, job, None)
         send(task_enqueued, result)
 
-    def _send(self, store: Store, result: Any, **options: Any) -> Job[Any]:
+    def _send(self, store: Store, result: Any, headers: dict[str, str], **options: Any) -> Job[Any]:
         task = result.task
         given: dict[str, Any] = {"queue": task.queue_name, "priority": task.priority, **options}
-        headers = {PRIORITY: str(int(task.priority))} if task.priority else {}
+        headers = dict(headers)
+        if task.priority:
+            headers[PRIORITY] = str(int(task.priority))
         if task.run_after is not None:
             given["run_at"] = aware(task.run_after)
             headers[RUN_AFTER] = given["run_at"].isoformat()
@@ -137,8 +142,11 @@ class WinchBackend(BaseTaskBackend):
 class Deferred:
     """An enqueue that waits for a commit."""
 
-    def __init__(self, backend: WinchBackend, store: Store, result: Any) -> None:
+    def __init__(
+        self, backend: WinchBackend, store: Store, result: Any, headers: dict[str, str]
+    ) -> None:
         self._backend = backend
+        self._headers = headers
         self._store = store
         self.result: Any = result
         self.is_stored: bool = False
@@ -146,4 +154,4 @@ class Deferred:
 
     def __call__(self) -> None:
         self.is_stored = True
-        self._backend.store_deferred(self._store, self.result)
+        self._backend.store_deferred(self._store, self.result, self._headers)

@@ -35,8 +35,9 @@ from winch.integrations.django.api import (
     task_started,
 )
 from winch.integrations.django.decorators import OPTIONS
+from winch.integrations.django.requests import carried
 from winch.integrations.django.results import as_task_error, moment, result_of
-from winch.types import Directive, Failure, type_name
+from winch.types import Directive, Failure, JobRecord, type_name
 
 log: logging.Logger = logging.getLogger("winch")
 # Django's own backends run a task once. A task that wants more sets it.
@@ -90,6 +91,10 @@ class Runner:
     def in_thread(self) -> Callable[..., Any]:
         def run(ctx: Context, /, *args: Any, **kwargs: Any) -> Any:
             record = self._app.client.revealed(self._app.jobs.get(ctx.job_id).record)
+            with carried(ctx.job_id, record.headers):
+                return attempt(ctx, record, args, kwargs)
+
+        def attempt(ctx: Context, record: JobRecord, args: Any, kwargs: Any) -> Any:
             result = result_of(record, self.task, self._alias)
             send(task_started, result)
             try:
@@ -109,6 +114,10 @@ class Runner:
     def on_loop(self) -> Callable[..., Any]:
         async def run(ctx: Context, /, *args: Any, **kwargs: Any) -> Any:
             record = self._app.client.revealed((await self._app.jobs.aget(ctx.job_id)).record)
+            with carried(ctx.job_id, record.headers):
+                return await attempt(ctx, record, args, kwargs)
+
+        async def attempt(ctx: Context, record: JobRecord, args: Any, kwargs: Any) -> Any:
             result = result_of(record, self.task, self._alias)
             await asend(task_started, result)
             try:

@@ -34,4 +34,5 @@ def make_app() -> App:
         )
     app = backend.store.app
     discover(app, alias, backend.options)
+    app.import_path = SPEC
     return app

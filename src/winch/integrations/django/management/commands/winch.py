@@ -18,6 +18,7 @@ from django.core.management.base import BaseCommand, CommandError
 from winch.errors import WinchError
 from winch.integrations.django.backend import WinchBackend
 from winch.integrations.django.worker import ENV, SPEC
+from winch.types import worker_flags
 
 # What each word becomes on the command line of `winch`, before the word's own arguments.
 WORDS = {
@@ -25,6 +26,10 @@ WORDS = {
     "dead": ["dead"],
     "schedules": ["schedules"],
 }
+
+
+# The names that users of django-tasks-db know, beside those of `winch worker`.
+ALSO = {"queues": ["--queue-name"], "burst": ["--batch"], "max_jobs": ["--max-tasks"]}
 
 
 class Command(BaseCommand):
@@ -47,19 +52,14 @@ class Command(BaseCommand):
             added.add_argument("rest", nargs="...")
 
     def _add_worker(self, parser: ArgumentParser) -> None:
-        add = parser.add_argument
-        add("-Q", "--queue-name", "--queues", default=None, help="Queues, with commas; '*' for all.")
-        add("--exclude-queues", default="", help="Queues to leave out, with commas.")
-        add("--batch", "--burst", action="store_true", help="Exit when no job is ready.")
-        add("--reload", action="store_true", help="Replace processes when the code changes.")
-        add("--max-tasks", "--max-jobs", type=int, help="Replace a process after this many jobs.")
-        add("-c", "--concurrency", type=int, help="Jobs that each process runs at the same time.")
-        add("-p", "--processes", type=int, help="Worker processes.")
-        add("--grace", help="How long running jobs may continue after a stop, like 30s.")
-        add("--max-memory", help="Replace a process that uses more memory, like 512MB.")
-        add("--max-lifetime", help="Replace a process after so long, like 1h.")
-        add("--health-port", type=int, help="Answer /livez, /readyz and /metrics there.")
-        add("--health-host", help="The address of --health-port.")
+        for name, flag in worker_flags().items():
+            names = [*flag.names, *ALSO.get(name, ())]
+            if flag.kind is bool:
+                parser.add_argument(*names, dest=name, action="store_true", help=flag.help)
+            else:
+                text = flag.help.replace("%", "%%")
+                parser.add_argument(*names, dest=name, type=flag.kind, default=None, help=text)
+        parser.add_argument("--exclude-queues", default="", help="Queues to leave out, with commas.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         word, alias = options["word"], options["backend"]
@@ -112,7 +112,7 @@ def _pruning(app: Any, size: int) -> Any:
 
 def worker_command(backend: WinchBackend, options: dict[str, Any]) -> list[str]:
     """The words of `winch worker` for what `manage.py winch worker` was given."""
-    queues = options["queue_name"] or ",".join(sorted(backend.queues)) or "*"
+    queues = options["queues"] or ",".join(sorted(backend.queues)) or "*"
     excluded = [name for name in options["exclude_queues"].split(",") if name]
     if excluded and "*" in queues.split(","):
         queues = ",".join([queues, *(f"-{name}" for name in excluded)])
@@ -120,16 +120,14 @@ def worker_command(backend: WinchBackend, options: dict[str, Any]) -> list[str]:
         queues = ",".join(name for name in queues.split(",") if name not in excluded)
         if not queues:
             raise CommandError("no queue is left: --exclude-queues names all of them")
-    command = ["worker", "-A", SPEC, "-Q", queues]
-    for name in ("concurrency", "processes", "grace", "max_memory", "max_lifetime"):
-        if options[name] is not None:
-            command += [f"--{name.replace('_', '-')}", str(options[name])]
-    for name in ("health_port", "health_host"):
-        if options[name] is not None:
-            command += [f"--{name.replace('_', '-')}", str(options[name])]
-    if options["max_tasks"] is not None:
-        command += ["--max-jobs", str(options["max_tasks"])]
-    return command + ["--burst"] * options["batch"] + ["--reload"] * options["reload"]
+    command = ["worker", "-A", SPEC]
+    for name, flag in worker_flags().items():
+        value = queues if name == "queues" else options[name]
+        if flag.kind is bool:
+            command += flag.names[-1:] if value else ()
+        elif value is not None:
+            command += [flag.names[-1], str(value)]
+    return command
 
 
 def _become(words: list[str], alias: str) -> None:
