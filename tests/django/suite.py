@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib.auth.models import Permission, User
 from django.test import SimpleTestCase, TestCase, override_settings
@@ -232,3 +232,74 @@ class Admin(TestCase):
                 assert result.status == status
             lines = app_of().audit.list()
             assert {(line.who, line.via) for line in lines} == {("ada", "django")}
+
+
+@override_settings(TASKS=TASKS)
+class AdminSchedules(TestCase):
+    """Schedules in Django's admin."""
+
+    url = "admin:winch_jobschedule_changelist"
+    ticks = "tests.django.suite_tasks.ticks"
+    new: ClassVar[dict[str, str]] = {
+        "name": "often",
+        "task": "tests.django.suite_tasks.charge",
+        "every": "15m",
+        "args": "[7]",
+        "kwargs": '{"merchant": "x"}',
+    }
+
+    def _login(self, *permissions: str) -> None:
+        user = User.objects.create_user("ada", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+        self.client.force_login(user)
+
+    def _added(self) -> list[str]:
+        return [one.name for one in app_of().schedules.list() if not one.is_code]
+
+    def test_a_viewer_may_look_and_not_add(self) -> None:
+        self._login("view_jobschedule")
+        with jobs():
+            assert self.client.get(reverse(self.url)).status_code == 200
+            assert self.client.post(reverse(self.url), self.new).status_code == 403
+            act = reverse("admin:winch_jobschedule_act", args=["default", "often", "remove"])
+            assert self.client.post(act).status_code == 403
+            assert self._added() == []
+
+    def test_an_operator_adds_a_schedule_that_runs(self) -> None:
+        self._login("view_jobschedule", "operate_jobschedule")
+        tasks.seen.clear()
+        with jobs() as world:
+            assert self.client.post(reverse(self.url), self.new).status_code == 302
+            page = self.client.get(reverse(self.url))
+            self.assertContains(page, "every 15m")
+            with self.captureOnCommitCallbacks(execute=True):
+                world.advance("31m")
+            assert [one for one in tasks.seen if one != ("tick", 3)] == [(7, "x")] * 2
+            for action in ("pause", "resume", "trigger", "remove"):
+                act = reverse("admin:winch_jobschedule_act", args=["default", "often", action])
+                assert self.client.get(act).status_code == 405
+                assert self.client.post(act).status_code == 302
+            assert self._added() == []
+            lines = app_of().audit.list()
+            assert len(lines) == 5
+            assert {(line.who, line.via) for line in lines} == {("ada", "django")}
+
+    def test_a_schedule_of_the_code_is_shown_and_runs_with_its_arguments(self) -> None:
+        self._login("view_jobschedule", "operate_jobschedule")
+        tasks.seen.clear()
+        with jobs() as world:
+            self.assertContains(self.client.get(reverse(self.url)), "tests.django.suite_tasks.ticks")
+            world.advance("61m")
+            act = reverse("admin:winch_jobschedule_act", args=["default", self.ticks, "remove"])
+            self.client.post(act)
+            assert [one.name for one in app_of().schedules.list() if one.name == self.ticks]
+        assert tasks.seen == [("tick", 3)]
+
+    def test_a_wrong_schedule_is_explained(self) -> None:
+        self._login("view_jobschedule", "operate_jobschedule")
+        with jobs():
+            wrong = self.client.post(reverse(self.url), {**self.new, "every": "", "cron": "a b"})
+            self.assertContains(wrong, "cron")
+            wrong = self.client.post(reverse(self.url), {**self.new, "args": "{}"})
+            self.assertContains(wrong, "a JSON list is needed")
+            assert self._added() == []

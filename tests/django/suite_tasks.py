@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 from winch import Limit, Retry, RetryAfter, Unique
-from winch.integrations.django import task
+from winch.integrations.django import schedule, task
 
 seen: list[Any] = []
 
@@ -51,6 +51,12 @@ async def doubled(number: int) -> int:
 @task()
 def keeps(*args: Any, **kwargs: Any) -> list[Any]:
     return [list(args), kwargs]
+
+
+@schedule(every="1h", args=["tick"], kwargs={"number": 3})
+@task()
+def ticks(word: str, number: int = 0) -> None:
+    seen.append((word, number))
 
 
 def logged() -> None:

@@ -58,6 +58,9 @@ def test_manage_py_migrates_checks_and_runs_a_worker(tmp_path: Path, empty_postg
     assert "winch." not in shop("check", "--database", "default")
     made = "from django.test import Client; print(Client().post('/orders', {'number': '1'}).content)"
     assert '"number": "1"' in shop("shell", "-v", "0", "-c", made)
+    unserved = shop("check", "--database", "default")
+    assert "winch.W002" in unserved
+    assert "jobs wait in mail, which no worker serves" in unserved
     shop("winch", "worker", "--queue-name", "*", "--exclude-queues", "default", "--batch")
     asked = "from django.test import Client; print(Client().get('/orders/1').content)"
     assert '"status": "SUCCESSFUL"' in shop("shell", "-v", "0", "-c", asked)

@@ -89,7 +89,7 @@ def check_own(task: Task[Any, Any], tasks: Registry, taker: str) -> None:
 def _job(task: Task[Any, Any], args: Mapping[str, Any] | None, options: EnqueueOptions) -> NewJob:
     if args is not None and not isinstance(args, Mapping):
         raise ConfigError(f"args must be a mapping of argument names to values, got {args!r}")
-    packed = task.arguments.pack((), dict(args or {}))
+    packed = task.arguments.pack_named(dict(args or {}))
     return Bound(task, packed, options, alike(task, options)).new_job("")
 
 

@@ -76,6 +76,10 @@ class Arguments:
             codec.check_kept(value, getattr(stored, name), f"argument {name!r} of {self._task}")
         return text
 
+    def pack_named(self, given: Mapping[str, Any]) -> str:
+        """The call with these arguments by name, as a schedule has them."""
+        return self.pack((), given)
+
     def pack_partial(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """A call that lacks its first argument, which a result before it will be. What is there is
         checked by name now, and with the result when it runs."""

@@ -5,7 +5,7 @@ arguments of the project's function behind it."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from winch.core.errors import ConfigError, did_you_mean
@@ -21,6 +21,13 @@ class PlainArguments(Arguments):
     ) -> None:
         super().__init__(task, fn, max_bytes)
         self._own = own
+
+    def pack_named(self, given: Mapping[str, Any]) -> str:
+        """A schedule has the call as it is stored: `{"args": […], "kwargs": {…}}`."""
+        for name in given:
+            if name not in ("args", "kwargs"):
+                raise ConfigError(f"task {self._task} takes args and kwargs here, got {name!r}")
+        return self.pack(given.get("args", ()), given.get("kwargs", {}))
 
     def check_names(self, names: Sequence[str]) -> None:
         known = self._own.parameters

@@ -17,9 +17,12 @@ from django.urls import NoReverseMatch, path, reverse
 
 from winch import JobState
 from winch.errors import WinchError
+from winch.integrations.django.admin_schedules import JobScheduleAdmin
 from winch.integrations.django.apps import backends
 from winch.integrations.django.models import Job
 from winch.integrations.django.stores import app_of
+
+__all__ = ["JobAdmin", "JobScheduleAdmin"]
 
 PAGE = 50
 ACTIONS = ("retry", "cancel")

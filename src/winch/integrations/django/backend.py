@@ -70,7 +70,7 @@ class WinchBackend(BaseTaskBackend):
         return result
 
     def store_deferred(self, store: Store, result: Any, headers: dict[str, str]) -> None:
-        """The transaction has committed: store the job of this result, with the headers of its enqueue."""
+        """The transaction has committed: store the job, with the headers of its enqueue."""
         job = self._send(store, result, headers, id=result.id)
         self._fill(result, store, job, None)
         send(task_enqueued, result)

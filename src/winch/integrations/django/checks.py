@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 
+from winch import App, JobState
 from winch.errors import ConfigError, WinchError
 from winch.integrations.django.stores import JOIN, check_options, is_shared
 
@@ -40,13 +41,16 @@ def check_store(backend: WinchBackend) -> list[Any]:
     """What is wrong with the store behind one entry of TASKS."""
     where = f"TASKS[{backend.alias!r}]"
     try:
-        driver = backend.store.app.driver
+        app = backend.store.app
+        driver = app.driver
         status = driver.check_schema()
+        if status.is_ready:
+            return _unserved(backend, app)
     except WinchError as error:
         return [checks.Error(f"{where}: {error}", id="winch.E003")]
     finally:
         backend.store.app.close()
-    if status.is_ready or driver.capabilities.migrates_itself:
+    if driver.capabilities.migrates_itself:
         return []
     return [
         checks.Warning(
@@ -54,5 +58,23 @@ def check_store(backend: WinchBackend) -> list[Any]:
             f"{status.newest}",
             hint="Run `manage.py winch migrate`.",
             id="winch.W001",
+        )
+    ]
+
+
+def _unserved(backend: WinchBackend, app: App) -> list[Any]:
+    """Queues with jobs that no live worker serves."""
+    left = [
+        queue.name
+        for queue in app.queues.list()
+        if not queue.sessions and queue.paused_at is None and queue.counts.get(JobState.READY, 0)
+    ]
+    if not left:
+        return []
+    return [
+        checks.Warning(
+            f"TASKS[{backend.alias!r}]: jobs wait in {', '.join(sorted(left))}, which no worker serves",
+            hint=f"Run `manage.py winch worker --queue-name {','.join(sorted(left))}`.",
+            id="winch.W002",
         )
     ]

@@ -21,3 +21,20 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return str(self.id)
+
+
+class JobSchedule(models.Model):
+    """A schedule in the store of TASKS. Django never reads or writes it either."""
+
+    name: Any = models.CharField(primary_key=True, max_length=200)
+
+    class Meta:
+        """Not a table of Django's: `managed` is off, so no migration touches it."""
+
+        managed = False
+        verbose_name = "schedule"
+        default_permissions: tuple[str, ...] = ("view",)
+        permissions: tuple[tuple[str, str], ...] = (("operate_jobschedule", "Can change schedules"),)
+
+    def __str__(self) -> str:
+        return str(self.name)

@@ -1,0 +1,155 @@
+"""Schedules in Django's admin: those of the code and those that are added here.
+
+`winch.view_jobschedule` may look, `winch.operate_jobschedule` may add, pause, resume, run and remove.
+A schedule of the code is changed in the code: it can be paused here, and not removed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+
+from winch import App
+from winch.errors import WinchError
+from winch.integrations.django.api import task_backends
+from winch.integrations.django.apps import backends
+from winch.integrations.django.discovery import discover
+from winch.integrations.django.models import JobSchedule
+from winch.integrations.django.stores import app_of
+
+LIST = "admin:winch_jobschedule_changelist"
+ACTIONS = ("pause", "resume", "trigger", "remove")
+
+
+class ScheduleForm(forms.Form):
+    """A new schedule: a task of the project, when it runs, and its arguments."""
+
+    name = forms.CharField(max_length=200)
+    task = forms.ChoiceField()
+    cron = forms.CharField(required=False, help_text="Five fields, or a name such as @daily.")
+    every = forms.CharField(required=False, help_text="A spacing such as 15m, in place of cron.")
+    tz = forms.CharField(required=False, label="Time zone", help_text="UTC where it is empty.")
+    args = forms.CharField(required=False, initial="[]", label="Positional arguments (JSON)")
+    kwargs = forms.CharField(required=False, initial="{}", label="Named arguments (JSON)")
+
+    def __init__(self, app: App, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["task"].choices = [(name, name) for name in sorted(app.tasks.names)]
+
+    def clean_args(self) -> Any:
+        return _json(self.cleaned_data["args"] or "[]", list)
+
+    def clean_kwargs(self) -> Any:
+        return _json(self.cleaned_data["kwargs"] or "{}", dict)
+
+
+def _json(text: str, kind: type[Any]) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise forms.ValidationError(f"no JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise forms.ValidationError(f"a JSON {'list' if kind is list else 'object'} is needed")
+    return value
+
+
+@admin.register(JobSchedule)
+class JobScheduleAdmin(admin.ModelAdmin):
+    """The list of schedules, with a form to add one."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def may_operate(self, request: HttpRequest) -> bool:
+        """Whether this user may change schedules."""
+        return bool(request.user.has_perm("winch.operate_jobschedule"))
+
+    def get_urls(self) -> list[Any]:
+        own = [
+            path(
+                "<str:alias>/<path:name>/<str:action>",
+                self.admin_site.admin_view(self.act),
+                name="winch_jobschedule_act",
+            )
+        ]
+        return [*own, *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """All schedules, and the form for a new one."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        aliases = [backend.alias for backend in backends()]
+        alias = request.GET.get("backend", aliases[0] if aliases else "default")
+        app = _prepared(alias)
+        form = ScheduleForm(app, request.POST or None) if self.may_operate(request) else None
+        if request.method == "POST":
+            if form is None:
+                raise PermissionDenied
+            if form.is_valid() and self._is_added(request, app, form):
+                return redirect(f"{reverse(LIST)}?backend={alias}")
+        trouble, rows = None, []
+        try:
+            rows = app.schedules.list()
+        except WinchError as error:
+            trouble = str(error)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Schedules",
+            "opts": self.model._meta,
+            "rows": rows,
+            "alias": alias,
+            "aliases": aliases,
+            "form": form,
+            "trouble": trouble,
+        }
+        return TemplateResponse(request, "admin/winch/jobschedule/schedules.html", context)
+
+    def _is_added(self, request: HttpRequest, app: App, form: ScheduleForm) -> bool:
+        given = form.cleaned_data
+        timing = {key: given[key] for key in ("cron", "every", "tz") if given[key]}
+        args = {"args": given["args"], "kwargs": given["kwargs"]}
+        try:
+            with app.audit.acting(request.user.get_username(), via="django"):
+                app.schedules.add(given["name"], given["task"], args=args, **timing)
+        except WinchError as error:
+            form.add_error(None, str(error))
+            return False
+        messages.success(request, f"added schedule {given['name']}")
+        return True
+
+    def act(self, request: HttpRequest, alias: str, name: str, action: str) -> HttpResponse:
+        """Pause, resume, run now or remove one schedule."""
+        if request.method != "POST" or action not in ACTIONS:
+            return HttpResponseNotAllowed(["POST"])
+        if not self.may_operate(request):
+            raise PermissionDenied
+        app = _prepared(alias)
+        try:
+            with app.audit.acting(request.user.get_username(), via="django"):
+                getattr(app.schedules, action)(name)
+        except WinchError as error:
+            messages.error(request, str(error))
+        else:
+            messages.success(request, f"{action}: schedule {name}")
+        return redirect(f"{reverse(LIST)}?backend={alias}")
+
+
+def _prepared(alias: str) -> App:
+    """The app with the tasks of the project's code: a schedule names one of them."""
+    app = app_of(alias)
+    discover(app, alias, task_backends[alias].options)
+    return app
