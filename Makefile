@@ -14,7 +14,7 @@ STAMP := .venv/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django frameworks mutations soak fuzz clean shop dist sdist-check notes matrix
+.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail frameworks mutations soak fuzz clean shop dist sdist-check notes matrix
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -102,6 +102,9 @@ django: setup ## Django's own tests of its tasks (5.2, 6.0, 6.1) with Winch as t
 KILLS ?= 5
 frameworks: setup ## the shops of FastAPI, Flask and Litestar, oldest and newest, under their servers and kill -9; ONLY=flask KILLS=5
 	$(BIN)/python scripts/frameworks.py --kills $(KILLS) $(if $(ONLY),--only $(ONLY))
+
+wagtail: setup ## Wagtail's own tests that enqueue, with Winch as the backend of its tasks
+	$(BIN)/python scripts/wagtail_suite.py
 
 bench: setup ## Winch beside its peers, real servers; QUICK=1 the main rows, ONLY='pg drain' for one scenario, BESIDE=main for another commit
 	$(BIN)/python -m bench $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only '$(ONLY)') $(if $(BESIDE),--beside '$(BESIDE)')

@@ -132,7 +132,12 @@ class Requests(TestCase):
         """Enqueue during a request; what the handlers' records have."""
         own = RequestFilter()
         records: list[Any] = []
-        tasks.on_log = lambda record: own.filter(record) and records.append(record)
+
+        def note(record: Any) -> None:
+            own.filter(record)
+            records.append(record)
+
+        tasks.on_log = note
         with jobs() as world:
             with self.captureOnCommitCallbacks(execute=True):
                 answer = self.client.get("/enqueue", headers=headers)
