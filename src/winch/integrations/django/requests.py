@@ -82,14 +82,14 @@ def _user_of(request: HttpRequest) -> str:
 class RequestMiddleware:
     """Gives each request an id, that of the header X-Request-ID or a new one, and returns it there.
 
-    `WINCH_REQUEST_ID_HEADER` names another header."""
+    The setting `REQUEST_ID_HEADER` names another header."""
 
     sync_capable = True
     async_capable = True
 
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self._get_response = get_response
-        self._header = getattr(settings, "WINCH_REQUEST_ID_HEADER", "X-Request-ID")
+        self._header = getattr(settings, "REQUEST_ID_HEADER", "X-Request-ID")
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
