@@ -41,11 +41,12 @@ def main(source: str, suite: str, *labels: str) -> int:
         django.setup()
         if suite == "winch":
             from winch import App
-            from winch.integrations.django.discovery import prepare
+            from winch.integrations.django.discovery import discover, prepare
             from winch.testing import virtual
 
             APP = App("memory://")
             prepare(APP, "default", {})
+            discover(APP, "default", {})  # a virtual world serves the queues of the tasks that it finds
             with virtual(APP) as WORLD:
                 return _run(labels)
         return _run(labels)
