@@ -110,7 +110,7 @@ def _text(value: object) -> str:
 
 
 def _be_deaf() -> None:
-    """All has ended: one more signal to stop would only replace the exit code that tells how."""
+    """All has ended: one more stop signal would only replace the exit code."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)

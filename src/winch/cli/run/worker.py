@@ -21,7 +21,7 @@ from winch.engine.supervisor.worker_options import WorkerFlag, settings_of, work
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s: %(message)s"
 SHORT_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
-# The environment variable that says which; children and cells inherit it.
+# The environment variable of the style; children and cells inherit it.
 LOG_STYLE = "WINCH_LOG_STYLE"
 
 
@@ -73,8 +73,9 @@ def worker(
 ) -> None:
     """Run jobs until stopped.
 
-    SIGTERM or Ctrl-C: no new jobs, running ones get --grace, the rest go back with no attempt spent.
-    A second one stops at once. SIGUSR1 or SIGTSTP: quiet, SIGCONT: go on, SIGUSR2: stacks to the log.
+    On SIGTERM or Ctrl-C it claims no new jobs, gives running jobs --grace, and returns the rest with no
+    attempt spent. A second signal stops it at once. SIGUSR1 or SIGTSTP stops claiming, SIGCONT starts it
+    again, SIGUSR2 writes stacks to the log.
     """
     start_logging(verbose)
     run_worker({"app": app_spec, "url": url, "schema": schema}, given, config=config, verbose=verbose)
@@ -89,7 +90,7 @@ def run_worker(
 ) -> None:
     """Run a supervisor with these options to its end, and exit with its code. `source`: the app, and
     the settings of its store."""
-    # The supervisor imports no user code: what the app itself says in code only its children know.
+    # The supervisor imports no user code: only its children know the settings in the app's code.
     loaded = load(cli={**source, **settings_of(given)}, config=config)
     spec = loaded.settings.app
     if spec is None:
@@ -147,7 +148,7 @@ class JsonFormatter(SafeFormatter):
 
 
 def formatter() -> logging.Formatter:
-    """As $WINCH_LOG_STYLE says: short for a terminal, json for programs."""
+    """By $WINCH_LOG_STYLE: short for a terminal, json for programs."""
     match os.environ.get(LOG_STYLE):
         case "short":
             return SafeFormatter(SHORT_FORMAT, "%H:%M:%S")

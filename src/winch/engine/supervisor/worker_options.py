@@ -42,7 +42,8 @@ class WorkerOptions(TypedDict, total=False):
         ),
     ]
     concurrency: Annotated[
-        int | None, WorkerFlag(("-c", "--concurrency"), "Jobs at once in each process.", int)
+        int | None,
+        WorkerFlag(("-c", "--concurrency"), "Jobs that each process runs at the same time.", int),
     ]
     processes: Annotated[
         int | None, WorkerFlag(("-p", "--processes"), "Worker processes.", int, needs_supervisor=True)
@@ -50,23 +51,27 @@ class WorkerOptions(TypedDict, total=False):
     burst: Annotated[bool, WorkerFlag(("--burst",), "Exit when no job is ready.", bool)]
     grace: Annotated[
         Duration | None,
-        WorkerFlag(("--grace",), "How long running jobs may go on after a stop, like 30s."),
+        WorkerFlag(("--grace",), "How long running jobs may continue after a stop, like 30s."),
     ]
     max_jobs: Annotated[
         int | None,
-        WorkerFlag(("--max-jobs",), "Replace a process after so many jobs.", int, needs_supervisor=True),
+        WorkerFlag(
+            ("--max-jobs",), "Replace a process after this many jobs.", int, needs_supervisor=True
+        ),
     ]
     max_memory: Annotated[
         int | str | None,
         WorkerFlag(
-            ("--max-memory",), "Replace a process that holds more, like 512MB.", needs_supervisor=True
+            ("--max-memory",),
+            "Replace a process that uses more memory, like 512MB.",
+            needs_supervisor=True,
         ),
     ]
     max_lifetime: Annotated[
         Duration | None,
         WorkerFlag(
             ("--max-lifetime",),
-            "Replace a process after so long, like 1h (±10 %).",
+            "Replace a process after this time, like 1h (±10 %).",
             needs_supervisor=True,
         ),
     ]
@@ -84,7 +89,7 @@ class WorkerOptions(TypedDict, total=False):
         int | None,
         WorkerFlag(
             ("--health-port",),
-            "Answer /livez, /readyz and /metrics there; 0: any.",
+            "Port of /livez, /readyz and /metrics; 0 picks a free one.",
             int,
             most=LAST_PORT,
             is_childs=False,
