@@ -1,4 +1,4 @@
-"""No job has an id that is no UUID: looking for one finds no job, as with any other absent id."""
+"""An id or alias that no job has: the error names it as the caller gave it."""
 
 from __future__ import annotations
 

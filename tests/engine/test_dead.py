@@ -100,7 +100,7 @@ def test_attempts_given_by_an_operator_beat_the_policy() -> None:
         ({"attempts": 0}, ConfigError, "from 1 to"),
         ({"rate": "fast"}, ConfigError, "rate must look like"),
         ({"to_queue": "a,b"}, ConfigError, "queue must not contain"),
-        ({"ids": ["x"]}, ConfigError, "job id"),
+        ({"ids": ["01890000-0000-7000-8000-00000000000"]}, ConfigError, "job id"),
         ({"ids": [], "task": "mail"}, ConfigError, "not both"),
     ],
 )

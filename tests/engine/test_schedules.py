@@ -160,11 +160,11 @@ def test_mistakes_are_told_before_anything_is_stored() -> None:
             add("x", task="report", cron="@daily", prioritty=1)
         with pytest.raises(Exception, match="no argument 'idd'"):
             add("x", task="report", cron="@daily", args={"idd": 1})
-        with pytest.raises(ConfigError, match="defined in code"):
+        with pytest.raises(ConfigError, match="defined in the code"):
             add("nightly", task="report", cron="@daily")
-        with pytest.raises(ConfigError, match="defined in code"):
+        with pytest.raises(ConfigError, match="defined in the code"):
             app.schedules.edit("nightly", cron="@hourly")
-        with pytest.raises(ConfigError, match="defined in code"):
+        with pytest.raises(ConfigError, match="defined in the code"):
             app.schedules.remove("nightly")
         add("x", task="report", cron="@daily")
         with pytest.raises(ConfigError, match="another definition"):

@@ -105,7 +105,7 @@ def why(driver: Driver, job_id: str) -> Operation[str]:
 
 def cancel(driver: Driver, job_id: str, reason: str | None, by: str | None) -> Operation[JobState]:
     ids = [_known(job_id)]
-    was = yield from _operate("cancel", driver.cancel(ids, by=by or actor(), reason=reason))
+    was = yield from _operate("cancel", job_id, driver.cancel(ids, by=by or actor(), reason=reason))
     yield from noted(driver, "cancel", ids[0], was=was, reason=reason)
     return was
 
@@ -122,7 +122,7 @@ def retry(
     changes = NO_CHANGES
     if from_step is not None:
         changes = yield from _from_step(driver, ids[0], from_step, keys)
-    was = yield from _operate("retry", driver.retry(ids, by=by or actor(), changes=changes))
+    was = yield from _operate("retry", job_id, driver.retry(ids, by=by or actor(), changes=changes))
     yield from noted(driver, "retry", ids[0], was=was, from_step=from_step)
     return was
 
@@ -147,16 +147,16 @@ def _from_step(driver: Driver, job_id: str, step: str, keys: Keyring | None) -> 
 
 def delete(driver: Driver, job_id: str, by: str | None) -> Operation[JobState]:
     ids = [_known(job_id)]
-    was = yield from _operate("delete", driver.delete(ids, by=by or actor()))
+    was = yield from _operate("delete", job_id, driver.delete(ids, by=by or actor()))
     yield from noted(driver, "delete", ids[0], was=was)
     return was
 
 
-def _operate(name: str, verb: Verb[list[Acted]]) -> Operation[JobState]:
+def _operate(name: str, given: str, verb: Verb[list[Acted]]) -> Operation[JobState]:
     """Carry out an operator's verb on one job; a lost race is raised here, for people."""
     [acted] = yield verb
     if acted.state is None:
-        raise JobNotFound(acted.id)
+        raise JobNotFound(given)
     if acted.holder is not None:
         raise DuplicateJob(
             f"job {acted.id} cannot be retried now: its unique key is held by job {acted.holder}",
