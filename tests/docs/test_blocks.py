@@ -49,8 +49,12 @@ def test_a_page_runs_as_pasted(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.servers
 @pytest.mark.usefixtures("clean")
-def test_the_transactions_run_as_pasted(postgres_server: Databases, tmp_path: Path) -> None:
-    [page] = [page for page in PAGES if STORE in page.read_text()]
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if STORE in page.read_text()], ids=lambda page: page.name
+)
+def test_a_page_with_a_server_runs_as_pasted(
+    page: Path, postgres_server: Databases, tmp_path: Path
+) -> None:
     url = postgres_server.new_store()
     wrong = run_page(page, tmp_path, {"DSN": url})
     assert wrong is None, wrong

@@ -78,7 +78,7 @@ def test_rate_between_counts_takes_the_time_between_them() -> None:
 
 
 def test_every_line_that_the_page_asks_for_has_a_row_and_no_other() -> None:
-    section = PAGE.read_text().partition("## What is asked")[2].partition("## Method")[0]
+    section = PAGE.read_text().partition("## Requirements")[2].partition("## Method")[0]
     asked = re.findall(r"^\| (.+?) \| .+ \| .+ \|$", section, flags=re.MULTILINE)[1:]
     assert len(asked) >= 17
     assert table.lines() == asked
