@@ -451,6 +451,24 @@ def test_a_lost_session_drops_its_jobs_and_starts_anew() -> None:
     run(app, body)
 
 
+def test_a_burst_ends_with_its_last_job_and_not_at_the_next_poll() -> None:
+    app = App("memory://", poll="5s")
+
+    @app.task
+    async def wait_a_moment() -> None:
+        await asyncio.sleep(0.05)
+
+    @app.task
+    def sleep_a_moment() -> None:
+        time.sleep(0.05)
+
+    jobs = [wait_a_moment.enqueue(), sleep_a_moment.enqueue()]
+    began = time.monotonic()
+    app.run_worker(burst=True)
+    assert time.monotonic() - began < 2
+    assert [job.refresh().state for job in jobs] == [JobState.COMPLETED] * 2
+
+
 def test_burst_ends_when_nothing_is_left() -> None:
     app = new_app()
 

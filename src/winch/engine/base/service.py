@@ -164,6 +164,10 @@ class Service:
 
     def stop(self) -> None:
         self._stopping.set()
+        self.end_idling()
+
+    def end_idling(self) -> None:
+        """Begin the next pass now, if the service waits for its time."""
         if self._idling is not None and self._idling.when() is None:
             with contextlib.suppress(RuntimeError):  # it has just ended by itself
                 self._idling.reschedule(asyncio.get_running_loop().time())

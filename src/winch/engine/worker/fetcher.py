@@ -136,11 +136,12 @@ class Fetcher(Service):
     def quiet(self, is_quiet: bool) -> None:
         """Claim nothing while quiet; running jobs go on."""
         self._quiet = is_quiet
-        self._look_up()
+        self.look_up()
 
-    def _look_up(self) -> None:
+    def look_up(self) -> None:
         """Have it look at what was asked of it, whatever it waits for."""
         self._slot_freed.set()
+        self.end_idling()
         if self._waits_in_store and isinstance(self._bell, ClaimingBell):
             self._bell.rouse()
 
@@ -234,7 +235,7 @@ class Fetcher(Service):
 
     def stop(self) -> None:
         super().stop()
-        self._look_up()
+        self.look_up()
 
     async def _until_freed(self) -> None:
         self.is_waiting = True

@@ -36,6 +36,8 @@ TURN_EVERY = 0.001
 # for.
 UNBLOCK_TRIES = 100
 UNBLOCK_PAUSE = 0.01
+# How long such a burst waits for the last outcomes to be stored before it claims once more.
+FLUSH_WAIT = 0.5
 MOST = 1000
 # A claim takes at most this many: with as many again waiting, the slots work while the store does.
 MOST_AT_ONCE = 500
@@ -226,8 +228,13 @@ class Slots:
         """Whether to claim once more: jobs may have come due that no promoter has looked at yet, and the
         last jobs of a burst may have been all that others waited for. A burst is over when there was
         nothing to claim after a look at both."""
-        if not self._is_burst or not self.is_empty or self._finisher.pending:
+        if not self._is_burst or not self.is_empty:
             return False
+        if self._finisher.pending:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_WAIT):
+                    await self._finisher.flushed()
+            return True
         if self._has_looked:
             self._on_drained()
             return False
@@ -307,6 +314,8 @@ class Slots:
             self._busy -= 1
             if not waiting and not self._busy:
                 self.all_ended.set()
+                if self._is_burst and self._fetcher is not None:
+                    self._fetcher.look_up()  # a burst ends with its last job, not at the next poll
             if self._fetcher is not None and self._fetcher.is_waiting:
                 self._fetcher.slot_freed()
 
