@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -115,6 +116,23 @@ def test_why_names_the_limit_and_who_holds_it() -> None:
 def test_a_scope_is_part_of_the_outcome() -> None:
     assert RetryAfter("5s", scope="bank").scope == "bank"
     assert RetryAfter("5s").scope is None
+
+
+def test_a_burst_waits_for_a_rate_that_opens_within_a_second_and_for_no_slower_one() -> None:
+    app = App("memory://", poll="5s")
+
+    @app.task(limit=Rate(2, per="300ms"))
+    async def soon() -> None: ...
+
+    @app.task(limit=Rate(1, per="1h"))
+    async def slow() -> None: ...
+
+    jobs = app.enqueue_many([*(soon.bind() for _ in range(6)), slow.bind(), slow.bind()])
+    began = time.monotonic()
+    app.run_worker(burst=True)
+    assert time.monotonic() - began < 4
+    states = [job.refresh().state for job in jobs]
+    assert states == [JobState.COMPLETED] * 7 + [JobState.BLOCKED]
 
 
 def test_a_sliding_rate_counts_claims() -> None:

@@ -36,6 +36,8 @@ TURN_EVERY = 0.001
 # for.
 UNBLOCK_TRIES = 100
 UNBLOCK_PAUSE = 0.01
+# It waits for a gate that opens within this many seconds: a rate lets the next jobs through then.
+OPENS_SOON = 1.0
 # How long such a burst waits for the last outcomes to be stored before it claims once more.
 FLUSH_WAIT = 0.5
 MOST = 1000
@@ -227,7 +229,7 @@ class Slots:
     async def found_nothing(self) -> bool:
         """Whether to claim once more: jobs may have come due that no promoter has looked at yet, and the
         last jobs of a burst may have been all that others waited for. A burst is over when there was
-        nothing to claim after a look at both."""
+        nothing to claim after a look at both, and no gate opens within a second."""
         if not self._is_burst or not self.is_empty:
             return False
         if self._finisher.pending:
@@ -236,6 +238,8 @@ class Slots:
                     await self._finisher.flushed()
             return True
         if self._has_looked:
+            if await self._opens_soon():
+                return True
             self._on_drained()
             return False
         await self._driver.arun(self._driver.promote(limit=MOST_AT_ONCE))
@@ -245,6 +249,18 @@ class Slots:
                 break
             await asyncio.sleep(UNBLOCK_PAUSE)
         self._has_looked = True
+        return True
+
+    async def _opens_soon(self) -> bool:
+        """Whether a gate has let jobs through; waits for one that opens in a moment."""
+        found = await self._driver.arun(self._driver.admit(limit=MOST_AT_ONCE))
+        if found.count or found.next_at is None:
+            return found.count > 0
+        seconds = (found.next_at - found.now).total_seconds()
+        if not 0 < seconds <= OPENS_SOON:
+            return False
+        await asyncio.sleep(seconds)
+        await self._driver.arun(self._driver.admit(limit=MOST_AT_ONCE))
         return True
 
     # -- giving back -------------------------------------------------------------------------------
