@@ -55,6 +55,7 @@ SHORT = {
     "engine/supervisor/child.py": {"_start", "_live"},
     "engine/supervisor/embedded.py": {"__aenter__", "run_until_stopped"},
     "engine/client/coalesce.py": {"_arrive"},
+    "engine/durable/note_writer.py": {"_depart"},
     "engine/supervisor/supervisor.py": {"_announce", "_started", "_tend"},
     "engine/worker/worker.py": {"_until_due", "_flush"},
 }

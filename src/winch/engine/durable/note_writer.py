@@ -82,18 +82,14 @@ class NoteWriter:
         sender.add_done_callback(self._senders.discard)
 
     async def _send_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        writes, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
         try:
-            writes, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
             await self._asend(writes)
-            for write in writes:
-                assert write.future is not None  # noqa: S101  # it came by `anote`
-                if write.future.done():
-                    continue
-                if write.error is not None:
-                    write.future.set_exception(write.error)
-                elif write.answer is not None:
-                    write.future.set_result(write.answer)
+        except Exception as error:  # a defect: each handler gets it, and none waits for ever
+            _refuse([one for one in writes if one.answer is None], error)
         finally:
+            for write in writes:
+                _settle(write)
             self._on_the_way -= 1
             self._depart(loop)
 
@@ -197,6 +193,19 @@ def _concerns_all(error: Exception) -> bool:
 def _refuse(writes: list[_Write], error: Exception) -> None:
     for one in writes:
         one.error = error
+
+
+def _settle(write: _Write) -> None:
+    """Give the handler on the loop its answer or its error. Without either, its sender was cancelled."""
+    assert write.future is not None  # noqa: S101  # it came by `anote`
+    if write.future.done():
+        return
+    if write.error is not None:
+        write.future.set_exception(write.error)
+    elif write.answer is not None:
+        write.future.set_result(write.answer)
+    else:
+        write.future.cancel()
 
 
 def _answer(writes: list[_Write], answers: list[Answer]) -> None:
