@@ -35,15 +35,15 @@ TESTS = ROOT / "tests"
 # longest, so that the lanes end together.
 PARTS = (
     "core",
-    "storage",
     "engine",
+    "storage",
     "web",
-    "cli",
     "docs",
-    "matrix",
-    "django",
-    "frameworks",
+    "cli",
     "harness",
+    "matrix",
+    "frameworks",
+    "django",
     "bare",
     "model",
     "testing",
@@ -60,7 +60,7 @@ ALONE = ("core", "faults")
 BESIDE = {"faults": ("bare", "model", "testing")}
 PIECES = {
     "storage": ("postgres", "not postgres"),
-    "faults": ("sqlite", "not sqlite"),
+    "faults": ("postgres", "not postgres"),
 }
 
 # Run again by --slow with WINCH_FAST=off: each fast path must equal the plain one that it stands for.
