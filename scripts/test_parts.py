@@ -57,10 +57,10 @@ PARTS = (
 # seconds: they run meanwhile, with what the others leave.
 LANES = 3
 ALONE = ("core", "faults")
-BESIDE = {"faults": ("bare", "model", "testing")}
+BESIDE = {"faults": ("model", "testing")}
 PIECES = {
     "storage": ("postgres", "not postgres"),
-    "faults": ("postgres", "not postgres"),
+    "faults": ("sqlite", "not sqlite"),
 }
 
 # Run again by --slow with WINCH_FAST=off: each fast path must equal the plain one that it stands for.
