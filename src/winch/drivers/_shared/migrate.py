@@ -8,8 +8,7 @@ The first migration creates the table itself.
 
 Migrations are additive first: a release keeps working on the schema of the next one, so that workers of
 both run side by side during a deploy. One that the release before cannot live with is marked in its
-name,
-`NNNN_name_breaking.sql`; releases that do not know it refuse to start, and touch nothing.
+name, `NNNN_name_breaking.sql`; releases that do not know it refuse to start, and touch nothing.
 """
 
 from __future__ import annotations
