@@ -34,13 +34,13 @@ class History:
         self.unwinding: Unwinding | None = head.unwinding
         self.checkpoint: str | None = head.checkpoint
         self.pages: tuple[str, ...] = head.pages
-        self.page_bytes = head.page_bytes
-        self.life = head.life
-        self.args = head.args
-        self.version = head.version
-        self.attempts = head.attempts
-        self.cut = head.cut
-        self.is_whole = not head.pages
+        self.page_bytes: int = head.page_bytes
+        self.life: int = head.life
+        self.args: str | None = head.args
+        self.version: int = head.version
+        self.attempts: int = head.attempts
+        self.cut: str | None = head.cut
+        self.is_whole: bool = not head.pages
         self._cuts = len(head.pages)  # counted on: no page takes the key of another
         self.left: tuple[str, ...] = ()
         """Pages that no head names any more."""

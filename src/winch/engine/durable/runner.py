@@ -105,7 +105,7 @@ class StepRunner:
         self.keys: Keyring | None = keys
         self._monotonic = monotonic
         self._began = monotonic()
-        self.rng = rng
+        self.rng: random.Random = rng
         self._in_thread = in_thread
         self._signed = signed
         self._notes = notes

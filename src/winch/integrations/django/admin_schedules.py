@@ -32,13 +32,13 @@ ACTIONS = ("pause", "resume", "trigger", "remove")
 class ScheduleForm(forms.Form):
     """A new schedule: a task of the project, when it runs, and its arguments."""
 
-    name = forms.CharField(max_length=200)
-    task = forms.ChoiceField()
-    cron = forms.CharField(required=False, help_text="Five fields, or a name such as @daily.")
-    every = forms.CharField(required=False, help_text="A spacing such as 15m, in place of cron.")
-    tz = forms.CharField(required=False, label="Time zone", help_text="UTC where it is empty.")
-    args = forms.CharField(required=False, initial="[]", label="Positional arguments (JSON)")
-    kwargs = forms.CharField(required=False, initial="{}", label="Named arguments (JSON)")
+    name: Any = forms.CharField(max_length=200)
+    task: Any = forms.ChoiceField()
+    cron: Any = forms.CharField(required=False, help_text="Five fields, or a name such as @daily.")
+    every: Any = forms.CharField(required=False, help_text="A spacing such as 15m, in place of cron.")
+    tz: Any = forms.CharField(required=False, label="Time zone", help_text="UTC where it is empty.")
+    args: Any = forms.CharField(required=False, initial="[]", label="Positional arguments (JSON)")
+    kwargs: Any = forms.CharField(required=False, initial="{}", label="Named arguments (JSON)")
 
     def __init__(self, app: App, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
