@@ -36,6 +36,7 @@ from winch.core.gates.uses import (
 )
 from winch.core.job import Failure, JobRecord, Note, to_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.core.policy.queue_settings import QueueRule
 from winch.core.policy.unique import Duplicate
 from winch.core.values.clock import FixedClock
 from winch.core.values.ids import job_id, random_id
@@ -50,7 +51,6 @@ from winch.storage.params import (
     JobFilter,
     NewJob,
     NewSession,
-    QueueRule,
     Rescued,
     Standing,
 )

@@ -24,10 +24,11 @@ from tests.storage.postgres_kit import (
 from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.postgres.connections.libpq import Lone
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.fast.handover import ClaimingPostgresBell, Offer
-from winch.storage.params import ClaimParams, NewJob, QueueRule
+from winch.storage.params import ClaimParams, NewJob
 
 pytestmark = pytest.mark.servers
 

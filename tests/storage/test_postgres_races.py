@@ -19,8 +19,9 @@ from tests.storage.postgres_kit import (
     wait_for_lock,
 )
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.storage.params import Answer, ClaimParams, Finish, QueueRule
+from winch.storage.params import Answer, ClaimParams, Finish
 
 pytestmark = pytest.mark.servers
 LATER = timedelta(minutes=5)

@@ -15,9 +15,9 @@ import pytest
 from tests.redis_servers import RedisCluster, RedisServer
 from tests.servers import Databases
 from tests.storage.test_redis_cluster import new_job
+from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.connect import connect
 from winch.engine.base.system_clock import SystemClock
-from winch.storage.params import QueueRule
 
 # Claims, holds each job for a moment, and ends it, until a file is there. Prints when it held which.
 CLAIMER = """

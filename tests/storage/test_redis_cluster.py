@@ -20,6 +20,7 @@ from winch.cli.admin.checks.redis import _eviction, _worst
 from winch.core.gates.uses import LIMIT, GateUse, with_gates
 from winch.core.job import RetryChanges
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_settings import QueueRule
 from winch.core.values.ids import job_id, random_id
 from winch.drivers.redis.address import parse_url
 from winch.drivers.redis.cluster.claim_plan import Heads, planned
@@ -40,16 +41,7 @@ from winch.drivers.redis.scripts import PartCall, names, script_for_many
 from winch.drivers.redis.verbs.base import Body, Step
 from winch.drivers.redis.verbs.claim import ClaimVerbs
 from winch.storage.decide.waits import AWAITED_HEADER, signal_key
-from winch.storage.params import (
-    Answer,
-    ClaimParams,
-    ClaimRef,
-    Finish,
-    NewJob,
-    NewSession,
-    QueueRule,
-    Wait,
-)
+from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, NewJob, NewSession, Wait
 from winch.testing.conformance import Target
 
 _ticks = itertools.count(1)

@@ -11,7 +11,7 @@ import msgspec
 
 from winch.areas.queue_purge import Purged, purge_queue
 from winch.core.errors import ConfigError
-from winch.core.policy.queue_settings import NO_SETTINGS, Order, QueueSettings, changed
+from winch.core.policy.queue_settings import NO_SETTINGS, Order, QueueRule, QueueSettings, changed
 from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
@@ -21,7 +21,7 @@ from winch.engine.client.client import Client
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.options import check_queue
 from winch.engine.tasks.task import Unset
-from winch.storage.params import KvFilter, KvRecord, QueueInfo, QueueRule
+from winch.storage.params import KvFilter, KvRecord, QueueInfo
 
 if TYPE_CHECKING:
     from winch.core.policy.retry import Retry

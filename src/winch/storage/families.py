@@ -18,6 +18,7 @@ from typing import Protocol
 from winch.core.gates.uses import GateSpec
 from winch.core.job import CRASH_RULE, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, SuspectRule
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_settings import QueueRule
 from winch.storage.decide.schedules import Change, Changed, ScheduleRows, ScheduleRun
 from winch.storage.decide.waits import Sent, Taken
 from winch.storage.params import (
@@ -43,7 +44,6 @@ from winch.storage.params import (
     Promoted,
     Pulse,
     QueueInfo,
-    QueueRule,
     Rescued,
     SessionInfo,
     Standing,

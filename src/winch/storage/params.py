@@ -270,17 +270,6 @@ class Acted(msgspec.Struct, frozen=True):
     holder: str | None = None
 
 
-class QueueRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What the claims of a queue read: how many of its jobs run at once (None: any number), and whether
-    they run by priority alone."""
-
-    concurrency: int | None = None
-    is_strict: bool = False
-
-
-NO_RULE = QueueRule()
-
-
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs to list: all fields given must match. Newest first; `after` is a cursor."""
 

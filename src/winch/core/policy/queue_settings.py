@@ -36,6 +36,17 @@ class Order(StrEnum):
     STRICT = "strict"
 
 
+class QueueRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What the claims of a queue read: how many of its jobs run at once (None: any number), and whether
+    they run by priority alone."""
+
+    concurrency: int | None = None
+    is_strict: bool = False
+
+
+NO_RULE = QueueRule()
+
+
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of one queue; None leaves the choice to the task."""
 

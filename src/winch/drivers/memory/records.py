@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from winch.core.job import JobRecord
+from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.memory.gate_state import Gates
 from winch.storage.decide.schedules import ScheduleRow, ScheduleRun
-from winch.storage.params import Event, NewSession, QueueRule
+from winch.storage.params import Event, NewSession
 
 
 @dataclass

@@ -9,9 +9,10 @@ from winch.core import changes
 from winch.core.gates.uses import is_gated, queue_key
 from winch.core.job import Claim, JobRecord, strict_place
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_settings import NO_RULE, QueueRule
 from winch.drivers.memory.gate_state import Permit
 from winch.drivers.memory.verbs.base import Base, verb
-from winch.storage.params import NO_RULE, ClaimParams, QueueRule
+from winch.storage.params import ClaimParams
 from winch.storage.verbs import Verb
 
 

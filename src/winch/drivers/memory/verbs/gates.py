@@ -7,10 +7,11 @@ from datetime import datetime
 
 from winch.core.gates.uses import GateSpec, is_gated, queue_key
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_settings import NO_RULE, QueueRule
 from winch.drivers.memory.gate_state import Permit
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.storage.decide.gates import queue_limit
-from winch.storage.params import NO_RULE, LimitInfo, Promoted, QueueRule
+from winch.storage.params import LimitInfo, Promoted
 from winch.storage.verbs import Verb
 
 

@@ -9,13 +9,13 @@ from datetime import datetime
 from winch.core.gates.uses import queue_key
 from winch.core.job import JobRecord, strict_place
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_settings import NO_RULE
 from winch.drivers.memory.records import Session
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.unique_keys import key_holder
 from winch.storage.decide.gates import queue_info
 from winch.storage.params import (
     MOST_AHEAD,
-    NO_RULE,
     DeadGroup,
     Depth,
     Ending,

@@ -11,12 +11,13 @@ from winch.core.gates.draw import Draw, Fair, draw, tenant_key
 from winch.core.gates.passes import Admission, Candidate
 from winch.core.gates.uses import LIMIT, GateUse, Look, gates_of, queue_key
 from winch.core.job import Claim, strict_place
+from winch.core.policy.queue_settings import NO_RULE, QueueRule
 from winch.drivers.postgres.records import read_claims
 from winch.drivers.postgres.statements import Body, Statement
 from winch.drivers.postgres.verbs.base import BEGINNING, Base
 from winch.drivers.postgres.verbs.permits import look_at, to_json, write_looks
 from winch.storage.decide.gates import AHEAD, ROUNDS
-from winch.storage.params import NO_RULE, ClaimParams, QueueRule
+from winch.storage.params import ClaimParams
 
 # Of each tenant a few more are looked at than are wanted: some may be held at their gates.
 SPARE = 10

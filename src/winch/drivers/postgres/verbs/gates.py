@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from winch.core.gates.uses import GateSpec, name_of_key, queue_key
+from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.postgres.records import read_moment
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.permits import open_gates, read_spec, to_json
 from winch.storage.decide.gates import Setting, named_limits
-from winch.storage.params import LimitInfo, Promoted, QueueRule
+from winch.storage.params import LimitInfo, Promoted
 from winch.storage.verbs import Verb
 
 # How many gates one transaction opens.

@@ -15,10 +15,11 @@ import msgspec
 from winch.core.gates.uses import GateSpec, Look, gates_of
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.redis.records import micros
 from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.decide.gates import AHEAD, Setting, gate_info, named_limits, queue_info
-from winch.storage.params import ClaimRef, GateInfo, LimitInfo, Promoted, QueueRule
+from winch.storage.params import ClaimRef, GateInfo, LimitInfo, Promoted
 from winch.storage.verbs import Verb
 
 # How many gates a sweep looks at; where more are waited at, it is another choice each time.

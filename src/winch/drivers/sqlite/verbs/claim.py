@@ -13,13 +13,14 @@ from winch.core.gates.draw import Draw, Fair, draw, tenant_key
 from winch.core.gates.passes import Admission, Candidate, Granted
 from winch.core.gates.uses import Look, gates_of, queue_key
 from winch.core.job import Claim, from_micros, strict_place
+from winch.core.policy.queue_settings import QueueRule
 from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import Row, read_headers
 from winch.drivers.sqlite.statements import Step, StoreTime
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.decide.gates import AHEAD, ROUNDS
-from winch.storage.params import ClaimParams, QueueRule
+from winch.storage.params import ClaimParams
 from winch.storage.verbs import Verb
 
 

@@ -9,12 +9,13 @@ import msgspec
 
 from winch.core.gates.uses import GateSpec, name_of_key
 from winch.core.job import from_micros
+from winch.core.policy.queue_settings import QueueRule
 from winch.core.values.codec import to_json
 from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
 from winch.storage.decide.gates import Setting, named_limits
-from winch.storage.params import LimitInfo, Promoted, QueueRule
+from winch.storage.params import LimitInfo, Promoted
 from winch.storage.verbs import Verb
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
 from winch.drivers.redis.cluster.handover import Handover
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.gates import GateVerbs
-from winch.storage.params import QueueRule
 from winch.storage.verbs import Verb
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
-from winch.storage.params import Answer, Finish, NewJob, QueueRule
+from winch.core.policy.queue_settings import QueueRule
+from winch.storage.params import Answer, Finish, NewJob
 from winch.testing.conformance.bench import HOUR, LEASE, Bench
 from winch.testing.conformance.case import case
 from winch.testing.conformance.cases.jobs.fifo import drained, ids, members

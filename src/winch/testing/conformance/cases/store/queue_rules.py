@@ -6,7 +6,8 @@ from winch.core.gates.draw import tenant_key
 from winch.core.gates.uses import GateSpec, with_gates
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
-from winch.storage.params import Answer, ClaimRef, LimitInfo, QueueRule
+from winch.core.policy.queue_settings import QueueRule
+from winch.storage.params import Answer, ClaimRef, LimitInfo
 from winch.testing.conformance.bench import LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 from winch.testing.conformance.cases.store.gates import fifo, gated, ids_of, limit, states
