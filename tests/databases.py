@@ -133,7 +133,7 @@ _SEQUENCES = "SELECT schemaname, sequencename, start_value, last_value FROM pg_s
 def _disconnect_others(connection: psycopg.Connection[Any]) -> None:
     """End every other client of the database of this connection."""
     deadline = time.monotonic() + 5.0
-    # Ends with the last client that is told to go, not with the telling.
+    # Ends when the last client has left, not when the server has asked it to leave.
     while connection.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
