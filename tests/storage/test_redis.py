@@ -141,7 +141,7 @@ def test_every_verb_has_a_file_as_in_postgres() -> None:
     # plain, `explain_gate` and `explain_queue` tell of the gate a job waits at, `rescore` follows
     # `set_queue`, `migrate` writes the layout's version. The
     # others are for a cluster: what is looked at before a claim, a promote and an explain, and the way
-    # of a job home.
+    # of a job or of a family of gates home.
     assert set(names()) - {file.stem for file in SQL.glob("*.sql")} == {
         "arrive",
         "before",
@@ -153,10 +153,17 @@ def test_every_verb_has_a_file_as_in_postgres() -> None:
         "explain_gate",
         "explain_queue",
         "forget",
+        "going_home",
         "heads",
         "migrate",
+        "open_home",
         "rescore",
         "settle",
+        "shut",
+        "strays",
+        "unshut",
+        "users",
+        "waited_at",
         "whereabouts",
     }
     # `depth` is answered by what `queues` reads; `oldest_snapshot` is of PostgreSQL's own upkeep.

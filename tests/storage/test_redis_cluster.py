@@ -40,6 +40,7 @@ from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.scripts import PartCall, names, script_for_many
 from winch.drivers.redis.verbs.base import Body, Step
 from winch.drivers.redis.verbs.claim import ClaimVerbs
+from winch.storage.crash_report import CrashReport
 from winch.storage.decide.waits import AWAITED_HEADER, signal_key
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, NewJob, NewSession, Wait
 from winch.testing.conformance import Target
@@ -103,11 +104,11 @@ def test_each_of_three_nodes_has_a_third_of_the_shards() -> None:
 # -- planning a claim --------------------------------------------------------------------------------
 
 
-def heads_of(parts: dict[int, list[int]], *, read: int) -> Heads:
+def heads_of(parts: dict[int, list[int]], *, read: int, gated: int = 0) -> Heads:
     heads = Heads(["q"])
     for number, keys in parts.items():
         first = [word for key in keys[:read] for word in (b"%d" % key, b"%d" % key)]
-        heads.add(number, [[len(keys), first, 0, -1, 0]])
+        heads.add(number, [[len(keys), first, 0, -1, 0, gated]])
     return heads
 
 
@@ -131,6 +132,11 @@ def test_a_large_claim_takes_what_some_parts_have_in_turn() -> None:
     assert plan == {(number, "q"): 200 for number in range(1, 9)}
     heads = heads_of({1: list(range(100)), 2: list(range(300)), 3: []}, read=0)
     assert planned(heads, 350, ["q"], is_exact=False) == {(1, "q"): 100, (2, "q"): 250}
+
+
+def test_a_large_claim_takes_jobs_under_gates_from_all_parts_alike() -> None:
+    heads = heads_of({number: list(range(200)) for number in range(1, 17)}, read=0, gated=200)
+    assert planned(heads, 320, ["q"], is_exact=False) == {(number, "q"): 20 for number in range(1, 17)}
 
 
 # -- one script, many parts --------------------------------------------------------------------------
@@ -349,7 +355,7 @@ def test_what_somebody_began_the_next_rescue_ends(driver: RedisClusterDriver, st
     session = start(driver)
     (ref,) = claim_all(driver, session)
     interrupted(driver, ref.id, ref.token, steps)
-    driver.run(driver.end_session(session, cause="killed", started=[ref]))
+    driver.run(driver.end_session(session, CrashReport([ref], "killed")))
     driver.run(driver.rescue())
     driver.run(driver.rescue())
     (found,) = driver.run(driver.get([job.id]))

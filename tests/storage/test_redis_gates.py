@@ -186,6 +186,8 @@ SETS: tuple[tuple[GateUse, ...], ...] = (
     (GateUse("budget:t", RATE, "budget:t", n=1, per=9 * SECOND, how=BUCKET, is_for_retries=True),),
     (GateUse("scope:bank", SCOPE, breaker=TRIPS), GateUse("limit:bank", LIMIT, "limit:bank", n=2)),
     (GateUse("scope:bank", SCOPE), GateUse("fifo:acct", FIFO, blocks_on_death=True)),
+    (GateUse("limit:bank", LIMIT, "limit:bank", n=2),),
+    (GateUse("fifo:acct", FIFO),),
     (
         GateUse("limit:bank", LIMIT, "limit:bank", n=2, weight=2),
         GateUse("rate:x", RATE, "rate:x", n=1, per=SECOND),
@@ -209,6 +211,7 @@ class Pair:
         self.now = datetime(2026, 3, 1, 12, tzinfo=UTC)
         self.ids: list[str] = []
         self.claims: list[Claim] = []
+        self.continued = 0
         self.session = new_session(lease=timedelta(days=9))
         self.ask(lambda one: one.start_session(self.session, now=self.now))
 
@@ -262,7 +265,15 @@ class Pair:
                     is_gated=True,
                 )
             )
-        self.ask(lambda one: one.finish(ends, now=self.now))
+        if self.rng.random() < 0.5:
+            self.ask(lambda one: one.finish(ends, now=self.now))
+            return
+        then = ClaimParams(
+            session=self.session.id, token=new_token(), queues=("default",), limit=max(1, len(ends))
+        )
+        _, claims = self.ask(lambda one: one.finish_and_claim(ends, then, now=self.now))
+        self.claims += claims
+        self.continued += len(claims)
 
     def change(self) -> None:
         name = self.rng.choice(list(SPECS))
@@ -286,8 +297,11 @@ class Pair:
 
 
 def test_rates_scopes_and_settings_come_to_what_the_reference_says(store: Store) -> None:
-    for seed in range(len(SETS)):
+    continued = 0
+    for seed in range(2 * len(SETS)):
         store.driver.erase()
         pair = Pair(store.driver, seed)
         for _ in range(40):
             pair.step()
+        continued += pair.continued
+    assert continued > 0

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from winch.core.gates.passes import Admission, Candidate
-from winch.core.gates.uses import decoded_state, has_scope
+from winch.core.gates.uses import decoded_state, is_for_free_slot
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def tenant_key(queue: str) -> str:
 @dataclass(slots=True)
 class Draw:
     """What a claim takes from one queue, in order: ids of gated jobs, None for the next plain one.
-    `scoped`: how many of them are under a scope."""
+    `scoped`: how many of them are under a scope or a slow rate."""
 
     order: list[str | None] = field(default_factory=list)
     scoped: int = 0
@@ -79,8 +79,7 @@ def draw(
     """Go through one queue's jobs in order: by sort key, and between tenants by turn.
 
     `plain`: the sort keys and ids of the first plain jobs. At most `limit` jobs in all, at most `scoped`
-    of those under a scope: what a brake or a breaker may hold any moment is not claimed ahead of a free
-    slot.
+    of those under a scope or a slow rate (`is_for_free_slot`).
     """
     lines: dict[str, list[Candidate | None]] = {}
     mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]
@@ -103,7 +102,7 @@ def draw(
         if item is None:
             result.order.append(None)
         else:
-            is_scoped = has_scope(item.gates)
+            is_scoped = is_for_free_slot(item.gates, item.attempt, admission.looks)
             if is_scoped and result.scoped >= scoped:
                 continue
             if not admission.admit(item):

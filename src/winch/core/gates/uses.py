@@ -5,10 +5,10 @@ A gate is a limit, a rate, a FIFO key or a scope. Moments are µs since the epoc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,8 @@ _NO_GATES = '{"gates":[]'
 SECOND = 1_000_000
 # The keys of the gates of queues begin so.
 QUEUE = "queue:"
+# A rate of fewer a second is slow: what a worker takes of it and gives back unused would be missed.
+FAST_RATE = 1000
 # When to look again at a gate that opens later than any store can say: a hundred years.
 LONGEST = 100 * 365 * 86_400 * SECOND
 
@@ -72,14 +74,36 @@ _gated = msgspec.json.Decoder(_Gated)
 _of_tenant = msgspec.json.Decoder(_OfTenant)
 
 
-def has_scope(gates: Sequence[GateUse]) -> bool:
-    """Whether a brake or a breaker may hold a job with these gates."""
-    return any(use.kind == SCOPE for use in gates)
+def is_for_free_slot(
+    gates: Sequence[GateUse], attempt: int, looks: Mapping[str, Look] | None = None
+) -> bool:
+    """Whether a claim takes a job with these gates for a free slot only, never ahead of one.
+
+    A brake or a breaker may hold it any moment. Or it takes from a slow rate: what is taken is never
+    returned, so a job that goes back unstarted would keep others from running. `attempt` is how many
+    the job has had; `looks` are the gates as the store has them.
+    """
+    return any(
+        use.kind == SCOPE or (use.kind == RATE and _is_slow(use, attempt, looks)) for use in gates
+    )
+
+
+def _is_slow(use: GateUse, attempt: int, looks: Mapping[str, Look] | None) -> bool:
+    if use.is_for_retries and attempt == 0:
+        return False
+    spec = None if looks is None else looks[use.key].spec
+    n, per = (use.n, use.per) if spec is None else (spec.n, spec.per)
+    return n * SECOND < FAST_RATE * per
 
 
 def has_fifo(gates: Sequence[GateUse]) -> bool:
     """Whether a job with these gates is a member of a FIFO key."""
     return any(use.kind == FIFO for use in gates)
+
+
+def has_shared_limit(gates: Sequence[GateUse]) -> bool:
+    """Whether a job with these gates is under a limit without a key, which all its jobs share."""
+    return any(use.kind == LIMIT and use.key == use.name for use in gates)
 
 
 def is_gated(options: str | None) -> bool:
@@ -107,6 +131,29 @@ def _gates_in(options: str) -> tuple[GateUse, ...]:
         return _gated.decode(options).gates
     except msgspec.DecodeError:
         return ()
+
+
+class GateTraits(NamedTuple):
+    """What a worker has to know about the gates in the options of a job."""
+
+    holds: bool
+    is_member: bool
+    shares_limit: bool
+    for_free_slot: bool
+    retries_for_free_slot: bool
+
+
+@lru_cache(maxsize=4096)
+def traits_of(options: str) -> GateTraits:
+    """The traits of jobs with these options, which many jobs share."""
+    gates = gates_of(options)
+    return GateTraits(
+        holds=holds_something(options),
+        is_member=has_fifo(gates),
+        shares_limit=has_shared_limit(gates),
+        for_free_slot=is_for_free_slot(gates, 0),
+        retries_for_free_slot=is_for_free_slot(gates, 1),
+    )
 
 
 def tenant_of(options: str | None) -> str | None:

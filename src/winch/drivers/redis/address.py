@@ -120,7 +120,7 @@ def _servers(hosts: str, port: int) -> tuple[HostPort, ...]:
         try:
             found.append((parts.hostname or "localhost", parts.port or port))
         except ValueError as error:
-            raise ConfigError(f"the Redis URL has an address that is none: {text!r}") from error
+            raise ConfigError(f"the Redis URL has an invalid address: {text!r}") from error
     return tuple(found)
 
 

@@ -49,6 +49,7 @@ log: logging.Logger = logging.getLogger("winch.redis")
 class RedisDriver(ComposedDriver):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
+    continues_limits: bool = True
     capabilities: Capabilities = Capabilities(
         is_durable=True,
         shares_processes=True,
@@ -109,9 +110,9 @@ class RedisDriver(ComposedDriver):
         """
         address = parse_url(url, schema=schema)
         if address.is_remote and not address.is_encrypted:
-            log.warning("%s is reached without encryption; use rediss://", address.describe())
+            log.warning("%s is used without encryption; use rediss://", address.describe())
         if address.is_remote and address.password is None:
-            log.warning("%s is reached without a password", address.describe())
+            log.warning("%s is used without a password", address.describe())
         return cls(address, events=events)
 
     @property
@@ -219,7 +220,7 @@ class RedisDriver(ComposedDriver):
         for info in (yield from self._infos()):
             check_server(info, self.describe())
             self._warn_of(info)
-        before, after, _ = yield from self._lay_out(version=VERSION, events=self._keeps_events)
+        before, after, *_ = yield from self._lay_out(version=VERSION, events=self._keeps_events)
         check_layout(int(after), self.describe())
         return [] if before else [STEP]
 
@@ -234,7 +235,7 @@ class RedisDriver(ComposedDriver):
         if info.get("aof_enabled") == "0" and not self._is_warned:
             self._is_warned = True
             log.warning(
-                "%s writes nothing to disk as it happens (appendonly no): a restart of the server loses "
+                "%s does not write changes to disk (appendonly no): a restart of the server loses "
                 "jobs. `winch doctor` has details",
                 self.describe(),
             )

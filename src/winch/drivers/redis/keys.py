@@ -29,7 +29,7 @@ KEYS = {
     "meta": "hash: version of the layout, whether events are kept",
     "env": "hash: job -> moment of its creation and its envelope",
     "st": "hash: job -> what verbs have changed; a job that has none is ready and was never claimed",
-    "run": "hash: running job -> token, session, claimed_at, queue, whether it holds permits",
+    "run": "hash: running job -> token, session, claimed_at, queue, whether it holds permits, its gates",
     "ids": "zset of jobs, score 0: they sort by id; those that are in no page",
     "pages": "zset, score 0: ids of jobs stored together: how all of them begin, then each of them",
     "paged_to": "how the page begins that prune has looked at last",
@@ -82,6 +82,8 @@ KEYS = {
     "seq": "number of the last event",
     "leaving": "hash: job on its way from this shard to home -> all there is of it",
     "away": "zset: jobs that went home from this shard, by when; for a day",
+    "shut": "set: families of gates that are at home or on their way: no job of theirs is admitted here",
+    "common": "set: families of gates that are at home; all others are in the shards of their keys",
     "arrived": "zset: jobs that came home from a shard, by when; for a day",
     "changes": "hash: job -> number of its last event",
 }

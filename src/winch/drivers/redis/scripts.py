@@ -185,7 +185,8 @@ def call_many(
     is_alike = len(parts) > 1 and all(part.args == first.args for _, part in parts)
     arguments = {
         "parts": [
-            (keys[number], False if is_alike else part.args, len(part.blobs)) for number, part in parts
+            (keys[number], False if is_alike else part.args, len(part.blobs), number)
+            for number, part in parts
         ],
         "common": first.args if is_alike else False,
         "bell": keys[bell],

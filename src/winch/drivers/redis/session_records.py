@@ -21,6 +21,8 @@ class SessionDetails(msgspec.Struct, array_like=True):
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     slots: int
+    supervisor: str = ""
+    labels: dict[str, str] = {}
 
 
 class _Ended(msgspec.Struct):
@@ -71,4 +73,6 @@ def read_session(row: Sequence[Any]) -> SessionInfo:
         running=row[4],
         ended_at=None if ended is None else from_micros(ended.at),
         end_reason=None if ended is None else ended.reason,
+        supervisor=details.supervisor,
+        labels=details.labels,
     )

@@ -27,12 +27,18 @@ class Heads:
         """Queues with a concurrency, and how many more of their jobs may run: as home knows it."""
         self.strict: set[str] = set()
         """Queues of strict order."""
+        self.spread: set[str] = set()
+        """Queues with ready jobs under gates that live in the shards of their keys."""
+        self.later: Sequence[int] = ()
+        """Parts that were not looked at."""
 
     def add(self, number: int, reply: Sequence[Any] | None) -> None:
         """What a part has answered; None where it could not."""
         for queue, one in zip(self._queues, reply or (), strict=reply is not None):
-            count, first, others, room, is_strict = one
+            count, first, others, room, is_strict, gated = one
             self._counts[number, queue] = count
+            if gated:
+                self.spread.add(queue)
             if number == HOME and room >= 0:
                 self.rooms[queue] = room
             if is_strict:
@@ -119,9 +125,12 @@ def planned(heads: Heads, limit: int, queues: Sequence[str], *, is_exact: bool) 
 
 
 def _in_turn(heads: Heads, queue: str, limit: int) -> dict[int, int]:
-    """Every visit to a part has its cost, which the jobs that are taken there share."""
+    """Every visit to a part has its cost, which the jobs that are taken there share. Of jobs under gates
+    a part can mostly give few, however many it has: they are taken from all parts alike."""
     chosen: dict[int, int] = {}
     most = max(AT_ONE_PART, -(-limit // MOST_PARTS))
+    if queue in heads.spread:
+        most = -(-limit // len(heads.numbers(queue)))
     while limit > 0:
         for number in heads.numbers(queue):
             count = min(heads.count(number, queue) - chosen.get(number, 0), most, limit)

@@ -1,8 +1,9 @@
 """The driver for a cluster: the verbs of one server, each carried out in the parts of the store that it
 concerns.
 
-A job that stands alone lives in one of 64 shards, found by its id. One that has to do with others (a
-unique key, a gate, a FIFO key, a tenant, something that waits for it) lives at home, where one script
+A job that stands alone lives in one of 64 shards, found by its id. One whose only tie is a keyed gate
+lives in the shard of the key, which its id names too (homes.py). One that has to do with others in more
+ways (a unique key, several gates, a tenant, something that waits for it) lives at home, where one script
 sees all of them; so does everything that is no job. `docs/protocol.md` describes what holds across
 parts. How they are reached is in fan_out.py, the way home in handover.py, the verbs are in verbs/.
 """
@@ -17,6 +18,7 @@ from winch.drivers._shared.composed import Families
 from winch.drivers.redis.address import Address
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
 from winch.drivers.redis.cluster.handover import Handover
+from winch.drivers.redis.cluster.homes import GateHomes
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, ClusterRoute, meta_keys, tags
 from winch.drivers.redis.cluster.verbs.claim import ClusterClaimVerbs
 from winch.drivers.redis.cluster.verbs.enqueue import ClusterEnqueueVerbs
@@ -24,6 +26,7 @@ from winch.drivers.redis.cluster.verbs.finish import ClusterFinishVerbs
 from winch.drivers.redis.cluster.verbs.gates import ClusterGateVerbs
 from winch.drivers.redis.cluster.verbs.operators import ClusterOperatorVerbs
 from winch.drivers.redis.cluster.verbs.reads import ClusterReadVerbs
+from winch.drivers.redis.cluster.verbs.schedules import ClusterScheduleVerbs
 from winch.drivers.redis.cluster.verbs.sessions import ClusterSessionVerbs
 from winch.drivers.redis.cluster.verbs.upkeep import ClusterUpkeepVerbs
 from winch.drivers.redis.cluster.verbs.waits import ClusterWaitVerbs
@@ -37,7 +40,6 @@ from winch.drivers.redis.verbs.finish import FinishVerbs
 from winch.drivers.redis.verbs.kv import KvVerbs
 from winch.drivers.redis.verbs.operators import OperatorVerbs
 from winch.drivers.redis.verbs.reads import ReadVerbs
-from winch.drivers.redis.verbs.schedules import ScheduleVerbs
 from winch.drivers.redis.verbs.sessions import SessionVerbs
 from winch.drivers.redis.verbs.upkeep import UpkeepVerbs
 from winch.drivers.redis.wakeups.listen import WAITING
@@ -49,6 +51,8 @@ _REMOVE = "#!lua flags=allow-cross-slot-keys\nfor i = 1, #ARGV do redis.call('UN
 class RedisClusterDriver(RedisDriver):
     """`redis+cluster://host1,host2,host3?schema=winch`: one store over many machines."""
 
+    # A look at all parts would come before each end, and most limits are at home.
+    continues_limits: bool = False
     _base: ClusterBase
     _route: ClusterRoute
 
@@ -67,7 +71,8 @@ class RedisClusterDriver(RedisDriver):
         books are at home, where a call goes that nothing has sent elsewhere."""
         base, route = self._base, self._route
         fan_out = self._fan_out = FanOut(route)
-        handover = self._handover = Handover(base, fan_out, route)
+        homes = self._homes = GateHomes(base, fan_out)
+        handover = self._handover = Handover(base, fan_out, route, homes)
         enqueue = EnqueueVerbs(base)
         claim = ClusterClaimVerbs(base, fan_out, handover)
         gates = ClusterGateVerbs(base, fan_out, handover)
@@ -75,15 +80,17 @@ class RedisClusterDriver(RedisDriver):
         reads = ClusterReadVerbs(plain_reads, base, fan_out, handover, route, gates)
         self._adopt(
             Families(
-                enqueue=ClusterEnqueueVerbs(enqueue, fan_out, plain_reads, reads),
+                enqueue=ClusterEnqueueVerbs(
+                    enqueue, fan_out, plain_reads, reads, route, base.replicated, homes
+                ),
                 claim=claim,
                 finish=ClusterFinishVerbs(FinishVerbs(base), claim, fan_out, handover),
                 sessions=ClusterSessionVerbs(SessionVerbs(base), base, fan_out),
                 upkeep=ClusterUpkeepVerbs(UpkeepVerbs(base), base, fan_out, handover),
                 gates=gates,
-                waits=ClusterWaitVerbs(base, enqueue, handover),
-                schedules=ScheduleVerbs(base),
-                operators=ClusterOperatorVerbs(OperatorVerbs(base), fan_out, handover),
+                waits=ClusterWaitVerbs(base, enqueue, handover, homes),
+                schedules=ClusterScheduleVerbs(base, homes),
+                operators=ClusterOperatorVerbs(OperatorVerbs(base), fan_out, handover, homes),
                 reads=reads,
                 kv=KvVerbs(base),
             )
@@ -100,7 +107,9 @@ class RedisClusterDriver(RedisDriver):
 
     def _lay_out(self, **args: Any) -> Body[Any]:
         asked = [(number, self._base.call("migrate", **args)) for number in EVERYWHERE]
-        return whole((yield from self._fan_out.ask(asked)))[HOME]
+        home = whole((yield from self._fan_out.ask(asked)))[HOME]
+        self._homes.are_spread = home[3] == b"spread"
+        return home
 
     def erase(self) -> None:
         """Remove every key of this store: for tests."""
@@ -118,6 +127,7 @@ class RedisClusterDriver(RedisDriver):
                     break
         self._is_ready = False
         self._handover.claimed_at_home.clear()
+        self._homes.forget()
 
     def facts(self) -> dict[str, ServerFacts]:
         self._run(self._fan_out.learn())

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import hiredis
 
 from winch.core.errors import StorageUnavailable, WinchError
+from winch.drivers.redis.address import HostPort
 from winch.drivers.redis.cluster.shards import EVERYWHERE, ClusterRoute, meta_keys
 from winch.drivers.redis.connections.routing import TRIES, delay, translated
 from winch.drivers.redis.scripts import (
@@ -125,9 +126,11 @@ class FanOut:
                     )
                     for group in batch
                 ]
+                # Before the calls: one that fails forgets which node had its part.
+                owners = [self._route.owners.get(asked[group[0]][0]) for group in batch]
                 answers = yield ScriptBatch(calls)
-                for group, answer in zip(batch, answers, strict=True):
-                    again += self._took(group, answer, asked, replies)
+                for group, node, answer in zip(batch, owners, answers, strict=True):
+                    again += self._took(group, node, answer, asked, replies)
                     if budget is not None:
                         budget -= sum(map(_spent, (replies[index] for index in group)))
             tries += 1
@@ -145,6 +148,7 @@ class FanOut:
     def _took(
         self,
         group: Sequence[int],
+        owner: HostPort | None,
         answer: Any,
         asked: Sequence[tuple[int, PartCall]],
         replies: list[Any],
@@ -154,9 +158,12 @@ class FanOut:
         confirmed = None
         if asked[group[0]][1].confirmations and isinstance(answer, list):
             answer, confirmed = answer
+            if isinstance(confirmed, int) and confirmed < asked[group[0]][1].confirmations:
+                self._route.note_unreplicated(owner)
         if isinstance(answer, WinchError):
+            if isinstance(answer, StorageUnavailable):  # a node that is full, say, has answered
+                self._route.avoid(owner)
             for index in group:
-                self._route.avoid(asked[index][0])
                 replies[index] = answer
             return []
         for index, reply in zip(group, answer, strict=True):
@@ -164,6 +171,8 @@ class FanOut:
                 if str(reply).startswith("TRYAGAIN"):
                     again.append(index)
                 else:
+                    if str(reply).startswith("NOREPLICAS"):
+                        self._route.note_unreplicated(owner)
                     replies[index] = translated(str(reply), self._route)
             else:
                 replies[index] = reply if confirmed is None else [reply, confirmed]

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from winch.core.errors import StorageUnavailable
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
+from winch.drivers.redis.cluster.homes import GateHomes
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, ClusterRoute, shard_of
 from winch.drivers.redis.records import MICROSECOND
 from winch.drivers.redis.verbs.base import Body
@@ -27,20 +28,27 @@ Item = TypeVar("Item")
 # How long a move is remembered: longer than any message is on its way.
 REMEMBERED_FOR = timedelta(days=1) // MICROSECOND
 AT_ONCE = 100
+# A job that stays because its gates are in its shard; the family of the gates follows.
+_SPREAD = b"spread:"
 
 # What lets a job leave its shard: its live claim's token; True where it rests and may be retried; its
 # queue where it is ready; False for nothing but what has left already.
-Sought = str | bool | tuple[str]
+# 1 for a job of any state.
+Sought = str | bool | int | tuple[str]
 
 
 class Handover:
     """Verbs by id, wherever the job is, and the way home."""
 
-    def __init__(self, base: ClusterBase, fan_out: FanOut, route: ClusterRoute) -> None:
+    def __init__(
+        self, base: ClusterBase, fan_out: FanOut, route: ClusterRoute, homes: GateHomes
+    ) -> None:
         self._call = base.call
         self._replicated = base.replicated
         self._fan_out = fan_out
         self._route = route
+        self._homes = homes
+        homes.move, homes.confirmed = self._move_any, self._confirmed
         self.claimed_at_home: set[str] = set()
         """Ids of jobs that are at home, as far as this driver knows: they are looked for there first."""
 
@@ -134,9 +142,18 @@ class Handover:
         ]
         replies = whole((yield from self._fan_out.ask(asked)))
         messages: dict[str, bytes] = {}
+        staying: dict[str, str] = {}
         for some, reply in zip(groups.values(), replies, strict=True):
             found = self._confirmed(reply, wanted)
-            messages |= {job_id: text for job_id, text in zip(some, found, strict=True) if text}
+            for job_id, text in zip(some, found, strict=True):
+                if text.startswith(_SPREAD):
+                    staying[job_id] = text.removeprefix(_SPREAD).decode()
+                elif text:
+                    messages[job_id] = text
+        if staying:  # their gates go home with all jobs that use them, these among them
+            for family in sorted(set(staying.values())):
+                yield from self._homes.gather(family, is_doubted=True)
+            yield from self.move({job_id: which[job_id] for job_id in staying})
         if not messages:
             return
         reply = yield self._call(
@@ -150,6 +167,17 @@ class Handover:
         self.claimed_at_home.update(messages)
         gone = [(number, self._call("forget", ids=some)) for number, some in _by_shard(messages).items()]
         whole((yield from self._fan_out.ask(gone)))
+
+    def _move_any(self, ids: Sequence[str]) -> Body[None]:
+        for start in range(0, len(ids), AT_ONCE):
+            yield from self.move(dict.fromkeys(ids[start : start + AT_ONCE], 1))
+
+    def let_follow_gates(self, ids: Sequence[str]) -> Body[None]:
+        """Bring jobs home whose gates are there."""
+        asked = [(number, self._call("strays", ids=some)) for number, some in _by_shard(ids).items()]
+        found = whole((yield from self._fan_out.ask(asked)))
+        if strays := [job_id.decode() for some in found for job_id in some]:
+            yield from self.move(dict.fromkeys(strays, 1))
 
     def _confirmed(self, reply: Any, wanted: int) -> Any:
         """The reply, where enough replicas have confirmed it."""
@@ -174,6 +202,7 @@ class Handover:
         found = {job_id.decode(): False for ids in left for job_id in ids}
         if found:
             yield from self.move(found)
+        yield from self._homes.settle()
 
 
 def _by_shard(ids: Iterable[str]) -> dict[int, list[str]]:

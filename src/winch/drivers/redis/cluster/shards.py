@@ -72,6 +72,7 @@ class ClusterRoute(ServerRoute):
         self._routes = [_PartRoute(self, number) for number in EVERYWHERE]
         self.owners: dict[int, HostPort] = {}
         self._avoided: dict[HostPort, float] = {}
+        self._unreplicated: dict[HostPort, float] = {}
         self.is_stale: bool = True
         """Whether a reply has contradicted this map."""
 
@@ -89,15 +90,31 @@ class ClusterRoute(ServerRoute):
         self.owners = owners
         self.is_stale = False
 
-    def avoid(self, number: int) -> None:
-        """The node of this part has not answered: calls that can do without it do so for a moment."""
-        owner = self.owners.get(number)
+    def avoid(self, owner: HostPort | None) -> None:
+        """This node has not answered: calls that can do without it do so for a moment."""
         if owner is not None:
             self._avoided[owner] = time.monotonic() + AVOIDED
 
     def is_avoided(self, number: int) -> bool:
         owner = self.owners.get(number)
         return owner is not None and self._avoided.get(owner, 0.0) > time.monotonic()
+
+    def note_unreplicated(self, owner: HostPort | None) -> None:
+        """This node has too few replicas: jobs that may be elsewhere are stored there for a moment."""
+        if owner is not None:
+            self._unreplicated[owner] = time.monotonic() + AVOIDED
+
+    def is_unfit(self, number: int) -> bool:
+        """Whether a job that may be stored in any part is better not stored in this one."""
+        owner = self.owners.get(number)
+        if owner is None:
+            return False
+        until = max(self._avoided.get(owner, 0.0), self._unreplicated.get(owner, 0.0))
+        return until > 0.0 and until > time.monotonic()
+
+    def unfit_places(self) -> frozenset[int]:
+        """The places of ids (core/values/ids.py) whose shards are unfit."""
+        return frozenset(number - 1 for number in EVERYWHERE if number != HOME and self.is_unfit(number))
 
     def bell_of(self, number: int) -> int:
         """Where waiters of this part's node leave their names: at the first part that the node has."""

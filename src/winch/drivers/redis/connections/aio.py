@@ -24,6 +24,7 @@ from winch.drivers.redis.connections.routing import (
     ServerRoute,
     carried,
     confirming,
+    confirming_apart,
     first,
     replies_to,
     reply_of,
@@ -205,6 +206,8 @@ class LoopConnections:
     async def _send(self, request: SendRequest, route: ServerRoute) -> Any:
         connection = await self.connection(route)
         replies = await connection.ask(confirming(request, self._address.timeout), replies_to(request))
+        if (data := confirming_apart(request, replies, self._address.timeout)) is not None:
+            replies += await connection.ask(data, 1)
         return reply_of(request, replies)
 
     async def connection(self, route: ServerRoute) -> AsyncConnection:

@@ -27,7 +27,7 @@ def _context(ca_file: str | None, verifies: bool) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise ConfigError(
-            f"ca_file={ca_file} in the URL is no file with the certificate of an authority: {error}"
+            f"ca_file={ca_file} in the URL is not a file with the certificate of an authority: {error}"
         ) from error
     if not verifies:
         context.check_hostname = False

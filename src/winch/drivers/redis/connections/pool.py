@@ -20,6 +20,7 @@ from winch.drivers.redis.connections.routing import (
     ServerRoute,
     carried,
     confirming,
+    confirming_apart,
     first,
     replies_to,
     reply_of,
@@ -68,7 +69,9 @@ class Pool:
         sent: list[SyncConnection | ConnectionLost] = []
         for what in calls:
             try:
-                connection = self.borrow(self.route.of(what.where))
+                # A node that has died is found out before anything is sent to it: then nothing is
+                # uncertain, and the call can go elsewhere.
+                connection = self.borrow(self.route.of(what.where), is_checked=True)
                 connection.send(confirming(first(what), self._address.timeout))
                 sent.append(connection)
             except ConnectionLost as error:
@@ -83,7 +86,7 @@ class Pool:
             outcome: Any = way
             if isinstance(outcome, SyncConnection):
                 try:
-                    outcome = reply_of(first(what), outcome.receive(replies_to(first(what))))
+                    outcome = self._received(outcome, first(what))
                     self.give_back(way)  # type: ignore[arg-type]  # it is a SyncConnection
                 except ConnectionLost as error:
                     outcome = error
@@ -120,14 +123,22 @@ class Pool:
     def _send(self, request: SendRequest, route: ServerRoute) -> Any:
         connection = self.borrow(route)
         if request.confirmations:
-            replies = connection.ask(confirming(request, self._address.timeout), replies_to(request))
+            connection.send(confirming(request, self._address.timeout))
+            reply = self._received(connection, request)
             self.give_back(connection)
-            return reply_of(request, replies)
+            return reply
         (reply,) = connection.ask(request.request, 1)
         self.give_back(connection)
         return reply
 
-    def borrow(self, route: ServerRoute) -> SyncConnection:
+    def _received(self, connection: SyncConnection, request: SendRequest) -> Any:
+        """The reply to a request that was sent, and its confirmations."""
+        replies = connection.receive(replies_to(request))
+        if (data := confirming_apart(request, replies, self._address.timeout)) is not None:
+            replies += connection.ask(data, 1)
+        return reply_of(request, replies)
+
+    def borrow(self, route: ServerRoute, *, is_checked: bool = False) -> SyncConnection:
         if self._pid != os.getpid():  # a fork shares the sockets: they are the parent's
             self._idle, self._pid = {}, os.getpid()
         server = route.known()
@@ -141,7 +152,7 @@ class Pool:
                 connection = idle.pop()
             except IndexError:  # another thread was faster
                 break
-            if connection.is_fresh():
+            if connection.is_open() if is_checked else connection.is_fresh():
                 return connection
             connection.close()
         return self._connect(self._address, server)

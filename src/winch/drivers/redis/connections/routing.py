@@ -38,10 +38,12 @@ class ConnectionLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Send the call and give back its reply, also an error."""
+    """Send the call and give back its reply, also an error. `is_apart`: ask for the confirmations only
+    when the call has written something, for a WAIT that nothing confirms takes all of its time."""
 
     request: bytes
     confirmations: int
+    is_apart: bool = False
 
 
 class ServerRoute:
@@ -68,20 +70,34 @@ class ServerRoute:
 
 def first(what: ScriptCall) -> SendRequest:
     """What is sent first; most calls need no more."""
-    return SendRequest(what.request, what.confirmations)
+    return SendRequest(what.request, what.confirmations, what.is_brief)
 
 
 def confirming(request: SendRequest, timeout: float) -> bytes:
     """The bytes of a request, with WAIT behind it where that is wanted."""
-    data = request.request
-    if request.confirmations:
-        milliseconds = round(timeout * 1000 / 5)
-        data += packed("WAIT", request.confirmations, milliseconds)
-    return data
+    if request.confirmations and not request.is_apart:
+        return request.request + _wait(request, timeout)
+    return request.request
+
+
+def _wait(request: SendRequest, timeout: float) -> bytes:
+    return packed("WAIT", request.confirmations, round(timeout * 1000 / 5))
+
+
+def confirming_apart(request: SendRequest, replies: list[Any], timeout: float) -> bytes | None:
+    """What is sent on the same connection after the replies to a request have come; None: nothing."""
+    if not (request.confirmations and request.is_apart):
+        return None
+    (reply,) = replies
+    parts = reply if isinstance(reply, list) else [reply]
+    if all(isinstance(part, hiredis.ReplyError) for part in parts):
+        replies.append(None)  # nothing was written
+        return None
+    return _wait(request, timeout)
 
 
 def replies_to(request: SendRequest) -> int:
-    return 2 if request.confirmations else 1
+    return 2 if request.confirmations and not request.is_apart else 1
 
 
 def reply_of(request: SendRequest, replies: list[Any]) -> Any:
@@ -99,7 +115,7 @@ def carried(
     while True:
         try:
             if not is_first:
-                outcome = yield SendRequest(request, what.confirmations)
+                outcome = yield SendRequest(request, what.confirmations, what.is_brief)
             is_first = False
             if isinstance(outcome, ConnectionLost):
                 raise outcome

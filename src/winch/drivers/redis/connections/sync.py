@@ -86,8 +86,10 @@ class SyncConnection:
 
     def is_fresh(self) -> bool:
         """Whether the server has kept the connection open; looked at only after a pause."""
-        if monotonic() - self.used_at < FRESH:
-            return True
+        return monotonic() - self.used_at < FRESH or self.is_open()
+
+    def is_open(self) -> bool:
+        """Whether the server has kept the connection open."""
         try:
             readable, _, _ = select.select([self.socket], [], [], 0)
         except (OSError, ValueError):

@@ -17,6 +17,15 @@ for i, id in ipairs(A.ids) do
     if message[4] then call('HSET', K.keep, id, message[4]) end
     if message[5] then call('HSET', K.changes, id, message[5]) end
     call('ZADD', K.ids, 0, id)
+    for _, one in ipairs(message[6] or {}) do
+      local key, number, has_turn, weight = one[1], one[2], one[3], one[4]
+      if number then call('ZADD', K.members(key), number, id) end
+      if has_turn then call('HSET', K.turn, key, id) end
+      if weight then
+        call('HSET', K.permits(key), id, weight)
+        call('HINCRBY', K.used, key, weight)
+      end
+    end
     if r then
       local queue = j.env[QUEUE]
       if call('HEXISTS', K.caps, queue) == 1 then  -- it counts from now on, and gives back when it ends

@@ -6,7 +6,7 @@
 -- Return: nil: the row is another by now; or the runs that were written, {place, holder or ''} each
 -- Keys:   sched, sched_due, declared, windows, runs, meta, and as enqueue_special
 -- flags:
--- parts:  put record live store schedule
+-- parts:  put record homes live store schedule
 local s = call('HGET', K.sched, A.name)
 local row = s and read(s)
 if (row and row.v or 0) ~= A.v then return nil end
@@ -18,11 +18,17 @@ if A.is_removed then
   return {}
 end
 
--- A window that has its run is done: neither it nor its job is written again.
+-- A window that has its run is done: neither it nor its job is written again. Only a run without a job gives
+-- way to one with a job.
+local GIVES_WAY = {missed = true, skipped = true, held = true}
+local function is_open(run)
+  local there = call('HGET', K.runs(A.name), string.format('%d', run[1]))
+  return not there or (run[2] == 'enqueued' and GIVES_WAY[read(there).kind])
+end
 local jobs, answer_of, out = with_envelopes(A.jobs), {}, {}
 local open, stored = {}, {}
 for place, run in ipairs(A.runs) do
-  if call('HEXISTS', K.runs(A.name), string.format('%d', run[1])) == 0 then
+  if is_open(run) then
     open[#open + 1] = place
     if run[6] then stored[#stored + 1] = jobs[run[6]] end
   end
@@ -34,7 +40,8 @@ for _, place in ipairs(open) do
   local run = A.runs[place]
   local window, answer = string.format('%d', run[1]), run[6] and answer_of[run[4]]
   local holder = answer and answer[2] or nil
-  if run[2] ~= 'triggered' or holder or answer[1] then
+  -- A job may outlive the run of its window, and a trigger may be repeated.
+  if not answer or holder or answer[1] then
     local kept = {window = run[1], kind = run[2], at = run[3], job = run[4] or nil, note = run[5] or nil}
     if holder then kept.kind, kept.job, kept.note = 'held', holder, A.held_note end
     call('HSET', K.runs(A.name), window, pack(kept))

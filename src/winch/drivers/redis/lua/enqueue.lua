@@ -1,11 +1,11 @@
 -- enqueue: -> ready, for plain jobs: all of the call or nothing. Others go through enqueue_special.
--- A:      now; confirm; names: queue -> tasks; groups: {queue, priority, the key by which
+-- A:      now; confirm; replicas; names: queue -> tasks; groups: {queue, priority, the key by which
 --         they are waited for together or false, ids}; begin: of all ids, where they begin alike.
 --         ARGV[2…]: envelopes, in order
 -- Return: the moment when stored; or an id that was there, and nothing is stored. No id comes twice in a call.
 -- Keys:   strict, env, ids, pages, ready, unfinished, queues, tasks, waiting, bell, events
 -- flags:
--- parts:  put pages
+-- parts:  replicas put pages
 -- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
 if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
 

@@ -1,17 +1,18 @@
 -- enqueue_special: -> ready | scheduled | blocked, for jobs of any kind. All of the call or nothing.
--- A:      now; confirm; names: queue -> tasks; is_repeat; jobs: see parts/store.lua. ARGV[2…]: their
+-- A:      now; confirm; replicas; names: queue -> tasks; is_repeat; jobs: see parts/store.lua. ARGV[2…]: their
 --         envelopes, in order; waits: {id, {key, is_enough}, …}, reason (why such jobs are blocked); claim:
 --         {id, token} of the job that adds them, nil: any caller
--- Return: msgpack: {twice = id} or {lost} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each, and now
+-- Return: msgpack: {twice = id}, {lost} or {gone = family of gates that is at home now} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each, and now
 -- Keys:   env, ids, st, ready, scheduled, blocked, queues, tasks, keep, uniq, ukey, awaited, waiters, wants, …
 -- flags:
--- parts:  put record waits store
+-- parts:  replicas put record homes waits store
 if A.claim and not held_by(A.claim) then return pack({lost = true}) end
 -- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
 if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
 
-local answers, twice = store(with_envelopes(A.jobs), A.names, A.is_repeat)
+local answers, twice, gone = store(with_envelopes(A.jobs), A.names, A.is_repeat)
 if twice then return pack({twice = twice}) end
+if gone then return pack({gone = gone}) end
 
 -- New ones are blocked, one that is blocked already waits for more; what the call only repeats stays.
 local is_new = {}

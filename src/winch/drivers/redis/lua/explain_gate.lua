@@ -1,4 +1,4 @@
--- explain_gate: the gate a blocked job waits at: how much of it is out, who has it, who stands before.
+-- explain_gate: the gate at which a blocked job waits: how much of it is in use, its holders, and the jobs before.
 -- A:      id, key, limit: its name, holders (how many may be named)
 -- Return: {used, state, setting, turn, head, open_at, holders, ahead or -1}
 -- Keys:   used, gate, limits, turn, members, opens, permits, stopped

@@ -31,6 +31,7 @@ class ClaimVerbs:
                 limit=params.limit,
                 tasks=None if params.tasks is None else dict.fromkeys(params.tasks, True),
                 gated=params.limit if params.gated is None else params.gated or None,
+                slots=params.limit if params.free is None else params.free,
             )
             reply = yield asked
             for _ in range(ROUNDS):

@@ -30,6 +30,14 @@ class DrawnTwice(ConfigError):
     """A job of this id exists, and the caller did not announce a repeat."""
 
 
+class GatesAtHome(ConfigError):
+    """In a shard of a cluster: a family of gates of the jobs is at home. Nothing is stored."""
+
+    def __init__(self, family: str) -> None:
+        super().__init__(f"the gates {family} are in the home shard")
+        self.family = family
+
+
 class EnqueueVerbs:
     """Store new jobs."""
 
@@ -107,6 +115,8 @@ class EnqueueVerbs:
         found = _decode(reply)
         if "twice" in found:
             raise ConfigError(f"job id {found['twice']} was drawn twice")
+        if "gone" in found:
+            raise GatesAtHome(found["gone"])
         if "lost" in found:
             return None
         moment = from_micros(found["now"])

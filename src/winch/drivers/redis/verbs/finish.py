@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from winch.core.changes import died_of
-from winch.core.job import CRASH_RULE, Claim, Failure, Note, SuspectRule
+from winch.core.job import Claim, Failure, Note
 from winch.core.lifecycle import JobState
 from winch.core.values.fingerprint import trace
 from winch.drivers.redis.records import MICROSECOND, micros, read_claims
 from winch.drivers.redis.verbs.base import Base, Body, suspect_rule, wait_rows
+from winch.storage.crash_report import CrashReport
 from winch.storage.decide.gates import why_ended
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
@@ -28,26 +29,9 @@ class FinishVerbs:
 
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            done = [outcome for outcome in outcomes if _is_plain(outcome)]
-            others: list[Finish] = []
-            if len(done) < len(outcomes):
-                others = [outcome for outcome in outcomes if not _is_plain(outcome)]
-            reply = yield self._call(
-                "finish",
-                now=micros(now),
-                done=(
-                    [outcome.id for outcome in done],
-                    [outcome.token for outcome in done],
-                    [False if outcome.result is None else outcome.result for outcome in done],
-                ),
-                others=[_outcome(outcome) for outcome in others],
-            )
-            # A number: all of them took.
-            plain = reply[0] if isinstance(reply[0], list) else [b"took"] * reply[0]
-            if not others:
-                return [_ANSWERS[answer] for answer in plain]
-            completed, rest = iter(plain), iter(reply[1])
-            return [_ANSWERS[next(completed if _is_plain(outcome) else rest)] for outcome in outcomes]
+            done, others = _apart(outcomes)
+            reply = yield self._call("finish", now=micros(now), done=_done(done), others=_others(others))
+            return _answers(outcomes, reply[0], reply[1])
 
         return Verb("finish", body)
 
@@ -62,10 +46,12 @@ class FinishVerbs:
         """`away`: in a cluster, the first plain job of each queue in other parts, with its sort key."""
 
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
-            answers, taken = yield self._call(
+            done, others = _apart(outcomes)
+            plain, rest, taken = yield self._call(
                 "finish_and_claim",
                 now=micros(now),
-                others=[_outcome(outcome) for outcome in outcomes],
+                done=_done(done),
+                others=_others(others),
                 session=then.session,
                 token=then.token,
                 queues=then.queues,
@@ -73,7 +59,7 @@ class FinishVerbs:
                 tasks=None if then.tasks is None else dict.fromkeys(then.tasks, True),
                 away=away or None,
             )
-            return [_ANSWERS[answer] for answer in answers], read_claims(taken, then.token)
+            return _answers(outcomes, plain, rest), read_claims(taken, then.token)
 
         return Verb("finish_and_claim", body)
 
@@ -97,22 +83,15 @@ class FinishVerbs:
 
         return Verb("give_up", body)
 
-    def crash(
-        self,
-        claims: Sequence[ClaimRef],
-        *,
-        cause: str,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
-    ) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             reply = yield self._call(
                 "crash",
                 now=micros(now),
-                claims=_pairs(claims),
-                cause=cause,
-                trace=trace(Failure("crashed", cause)),
-                rule=suspect_rule(rule),
+                claims=_pairs(crash.claims),
+                cause=crash.cause,
+                trace=trace(Failure("crashed", crash.cause)),
+                rule=suspect_rule(crash.rule),
             )
             return [_ANSWERS[answer] for answer in reply]
 
@@ -147,6 +126,7 @@ def _note(claim: ClaimRef, note: Note) -> dict[str, Any]:
         "log": note.log,
         "has_undo": note.has_undo,
         "forgets_cancel": note.forgets_cancel or None,
+        "number": note.number,
     }
     known = {name: value for name, value in fields.items() if value is not None}
     return {"claim": (claim.id, claim.token), **known}
@@ -160,6 +140,35 @@ def _is_plain(outcome: Finish) -> bool:
         and outcome.log is None
         and outcome.brake is None
     )
+
+
+def _apart(outcomes: Sequence[Finish]) -> tuple[list[Finish], list[Finish]]:
+    """Plain completions, and all others."""
+    done = [outcome for outcome in outcomes if _is_plain(outcome)]
+    if len(done) == len(outcomes):
+        return done, []
+    return done, [outcome for outcome in outcomes if not _is_plain(outcome)]
+
+
+def _done(done: Sequence[Finish]) -> tuple[list[str], list[str], list[str | bool]]:
+    return (
+        [outcome.id for outcome in done],
+        [outcome.token for outcome in done],
+        [False if outcome.result is None else outcome.result for outcome in done],
+    )
+
+
+def _others(others: Sequence[Finish]) -> list[dict[str, Any]]:
+    return [_outcome(outcome) for outcome in others]
+
+
+def _answers(outcomes: Sequence[Finish], done: Any, others: Sequence[bytes]) -> list[Answer]:
+    """The answers in the order of the outcomes. `done` is a number where all completions took."""
+    plain = done if isinstance(done, list) else [b"took"] * done
+    if not others:
+        return [_ANSWERS[answer] for answer in plain]
+    completed, rest = iter(plain), iter(others)
+    return [_ANSWERS[next(completed if _is_plain(outcome) else rest)] for outcome in outcomes]
 
 
 def _outcome(outcome: Finish) -> dict[str, Any]:

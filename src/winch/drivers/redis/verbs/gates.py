@@ -18,7 +18,7 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.redis.records import micros
 from winch.drivers.redis.verbs.base import Base, Body
-from winch.storage.decide.gates import AHEAD, Setting, gate_info, named_limits, queue_info
+from winch.storage.decide.gates import AHEAD, CODE, Setting, gate_info, named_limits, queue_info
 from winch.storage.params import ClaimRef, GateInfo, LimitInfo, Promoted
 from winch.storage.verbs import Verb
 
@@ -55,20 +55,15 @@ class GateVerbs:
         return Verb("admit", body)
 
     def set_limits(
-        self,
-        specs: Mapping[str, GateSpec | None],
-        *,
-        by: str,
-        is_live: bool = True,
-        now: datetime | None = None,
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
     ) -> Verb[None]:
         def body() -> Body[None]:
             yield self._call(
                 "set_limits",
                 now=micros(now),
                 specs={name: False if spec is None else spec for name, spec in specs.items()},
-                by=by,
-                is_live=is_live,
+                by=by or CODE,
+                is_live=by is not None,
             )
 
         return Verb("set_limits", body)
@@ -104,13 +99,7 @@ class GateVerbs:
     def limits(self) -> Verb[list[LimitInfo]]:
         def body() -> Body[list[LimitInfo]]:
             rows, used, waiting, caps = yield self._call("limits")
-            settings = {name.decode(): read_setting(data) for name, data in _pairs(rows)}
-            return named_limits(
-                settings,
-                [(key.decode(), int(count)) for key, count in _pairs(used)],
-                [(key.decode(), count) for key, count in _pairs(waiting)],
-                [(queue.decode(), int(n)) for queue, n in _pairs(caps)],
-            )
+            return read_limits(rows, used, waiting, caps)
 
         return Verb("limits", body, is_read=True)
 
@@ -141,6 +130,19 @@ class GateVerbs:
             open_at=None if open_at is None else int(float(open_at)),
         )
         return gate_info(look, use, sorted(one.decode() for one in holders), max(ahead, 0))
+
+
+def read_limits(
+    rows: Sequence[Any], used: Sequence[Any], waiting: Sequence[Any], caps: Sequence[Any]
+) -> list[LimitInfo]:
+    """The limits from a reply of lua/limits.lua."""
+    settings = {name.decode(): read_setting(data) for name, data in _pairs(rows)}
+    return named_limits(
+        settings,
+        [(key.decode(), int(count)) for key, count in _pairs(used)],
+        [(key.decode(), count) for key, count in _pairs(waiting)],
+        [(queue.decode(), int(n)) for queue, n in _pairs(caps)],
+    )
 
 
 def read_setting(data: bytes) -> Setting:

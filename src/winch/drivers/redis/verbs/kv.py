@@ -7,7 +7,7 @@ from datetime import datetime
 
 from winch.drivers.redis.records import MICROSECOND, micros
 from winch.drivers.redis.verbs.base import Base, Body
-from winch.storage.params import KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.verbs import Verb
 
 

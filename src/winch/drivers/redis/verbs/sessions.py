@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
-from winch.core.job import CRASH_RULE, Failure, SuspectRule, from_micros
+from winch.core.job import CRASH_RULE, Failure, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.values.fingerprint import trace
 from winch.drivers.redis.records import MICROSECOND, micros
 from winch.drivers.redis.session_records import SessionDetails
 from winch.drivers.redis.verbs.base import Base, Body, read_rows, suspect_rule
-from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
+from winch.storage.crash_report import CrashReport
+from winch.storage.params import COMMANDS, MOST_COMMANDS, ClaimRef, NewSession, Pulse, Rescued
 from winch.storage.verbs import Verb
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -35,6 +37,8 @@ class SessionVerbs:
                 session.queues,
                 session.tasks,
                 session.slots,
+                session.supervisor,
+                session.labels,
             )
             at = yield self._call(
                 "start_session",
@@ -50,34 +54,27 @@ class SessionVerbs:
 
     def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
         def body() -> Body[list[Pulse]]:
-            at, *beats = yield self._call("beat", now=micros(now), sessions=sessions)
+            at, *found = yield self._call(
+                "beat", now=micros(now), sessions=sessions, book=COMMANDS, most=MOST_COMMANDS
+            )
             moment = from_micros(at)
-            return [
-                Pulse(session, is_live=count >= 0, beats=max(count, 0), now=moment)
-                for session, count in zip(sessions, beats, strict=True)
-            ]
+            return [_pulse(session, moment, one) for session, one in zip(sessions, found, strict=True)]
 
         return Verb("beat", body)
 
     def end_session(
-        self,
-        session: str,
-        *,
-        started: Sequence[ClaimRef] = (),
-        cause: str | None = None,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
+        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             reply = yield self._call(
                 "end_session",
                 now=micros(now),
                 session=session,
-                reason=cause or "stopped",
-                started={ref.id: ref.token for ref in started},
-                cause=cause,
-                trace=None if cause is None else trace(Failure("crashed", cause)),
-                rule=suspect_rule(rule),
+                reason=crash.cause if crash else "stopped",
+                started={ref.id: ref.token for ref in crash.claims} if crash else {},
+                cause=crash and crash.cause,
+                trace=crash and trace(Failure("crashed", crash.cause)),
+                rule=suspect_rule(crash.rule if crash else CRASH_RULE),
             )
             return [Rescued(row[0], row[1], session, JobState(row[2])) for row in read_rows(reply, 3)]
 
@@ -96,6 +93,15 @@ class SessionVerbs:
             return read_cancels(reply, sessions)
 
         return Verb("cancels", body, is_read=True)
+
+
+def _pulse(session: str, now: datetime, found: int | list[Any]) -> Pulse:
+    if isinstance(found, int):
+        return Pulse(session, is_live=found >= 0, beats=max(found, 0), now=now)
+    beats, *words = found
+    texts = [word.decode() for word in words]
+    commands = tuple(zip(texts[::2], texts[1::2], strict=True))
+    return Pulse(session, is_live=True, beats=beats, now=now, commands=commands)
 
 
 def read_cancels(reply: Sequence[bytes], sessions: Sequence[str]) -> list[ClaimRef]:

@@ -54,14 +54,20 @@ class ClusterClaimVerbs:
 
     def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
         def at(queue: str, limit: int) -> Body[list[Claim]]:
-            chosen = msgspec.structs.replace(params, queues=(queue,), limit=limit)
+            # Each part has its share of the free slots.
+            free = None if params.free is None else -(-params.free * limit // params.limit)
+            chosen = msgspec.structs.replace(params, queues=(queue,), limit=limit, free=free)
             return self._plain.claim(chosen, now=now).steps()
 
         def body() -> Body[list[Claim]]:
             heads = yield from self._heads(params)
             if not heads.gated and not heads.rooms:
-                return (yield from self._claim_plain(heads, params.queues, params.limit, at))
-            found: list[Claim] = []
+                found = yield from self._claim_plain(heads, params.queues, params.limit, at)
+                if not found and heads.later:  # what was looked at is closed, and other parts have jobs
+                    yield from self._read(heads, params, heads.later, 0)
+                    found = yield from self._claim_plain(heads, params.queues, params.limit, at)
+                return found
+            found = []
             for queue in params.queues:
                 free = params.limit - len(found)
                 if free <= 0:
@@ -76,14 +82,15 @@ class ClusterClaimVerbs:
 
         return Verb("claim", body)
 
-    def first_elsewhere(self, queues: Sequence[str]) -> Body[dict[str, tuple[str, int]]]:
-        """The first plain job of each queue that is not at home, with its sort key."""
+    def first_elsewhere(self, params: ClaimParams, here: int) -> Body[dict[str, tuple[str, int]]]:
+        """The first job of each queue that is not in this part, with its sort key."""
+        queues = params.queues
         heads = Heads(queues)
-        what = self._call("heads", queues=queues, count=1, gated=False)
+        what = self._call("heads", queues=queues, count=1, gated=True, tasks=_known(params))
         replies = yield from self._fan_out.ask([(number, what) for number in EVERYWHERE], is_brief=True)
         for number, reply in zip(EVERYWHERE, replies, strict=True):
             heads.add(number, None if isinstance(reply, WinchError) else reply)
-        found = {queue: heads.first_away(queue, 1, HOME) for queue in queues}
+        found = {queue: heads.first_away(queue, 1, here) for queue in queues}
         return {
             queue: (job_id.decode(), key) for queue, first in found.items() for key, job_id, _ in first
         }
@@ -112,17 +119,28 @@ class ClusterClaimVerbs:
         for _ in range(2):
             if not numbers:
                 break
-            what = self._call("heads", queues=params.queues, count=count, gated=is_gated)
-            replies = yield from self._fan_out.ask([(number, what) for number in numbers], is_brief=True)
-            for number, reply in zip(numbers, replies, strict=True):
-                heads.add(number, None if isinstance(reply, WinchError) else reply)
+            yield from self._read(heads, params, numbers, count)
             # Of a part that may have more of the first ones than it was asked for, more is read.
             if is_exact:
                 numbers, count = heads.unread(params.limit), params.limit
             else:
                 is_enough = sum(map(heads.total, params.queues[:1])) >= params.limit
                 numbers = () if is_enough else later
+                heads.later = later if is_enough else ()
         return heads
+
+    def _read(self, heads: Heads, params: ClaimParams, numbers: Sequence[int], count: int) -> Body[None]:
+        """Look at the first `count` ready jobs of these parts."""
+        what = self._call(
+            "heads",
+            queues=params.queues,
+            count=count,
+            gated=params.gated != 0,
+            tasks=_known(params),
+        )
+        replies = yield from self._fan_out.ask([(number, what) for number in numbers], is_brief=True)
+        for number, reply in zip(numbers, replies, strict=True):
+            heads.add(number, None if isinstance(reply, WinchError) else reply)
 
     def _claim_plain(self, heads: Heads, queues: Sequence[str], limit: int, at: At) -> Body[list[Claim]]:
         plan = planned(heads, limit, queues, is_exact=limit <= EXACT)
@@ -220,10 +238,16 @@ class ClusterClaimVerbs:
                 (number, queue): limit
                 for number in heads.numbers(queue)
                 if heads.count(number, queue) > plan.get((number, queue), 0)
+                # Of a part that was visited, gates have given what they give.
+                and not (queue in heads.spread and (number, queue) in plan)
             }
             if rest:
                 found += yield from self._claim_planned(rest, at, budget=limit - len(found))
         return found
+
+
+def _known(params: ClaimParams) -> dict[str, bool] | None:
+    return None if params.tasks is None else dict.fromkeys(params.tasks, True)
 
 
 def _with_jobs_away(away: Sequence[tuple[str, int]], body: Body[T], behind: list[int]) -> Body[T]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from winch.core.job import CRASH_RULE, Claim, Note, SuspectRule
+import msgspec
+
+from winch.core.job import Claim, Note
 from winch.drivers.redis.cluster.fan_out import FanOut, whole
 from winch.drivers.redis.cluster.handover import Handover
-from winch.drivers.redis.cluster.shards import HOME
+from winch.drivers.redis.cluster.shards import HOME, shard_of
 from winch.drivers.redis.cluster.verbs.claim import ClusterClaimVerbs
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.finish import FinishVerbs
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
@@ -47,17 +50,30 @@ class ClusterFinishVerbs:
         self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
-            home = self._handover.claimed_at_home
-            if not all(outcome.id in home for outcome in outcomes) or any(map(_needs_others, outcomes)):
+            where = self._one_part(outcomes)
+            if where is None or any(map(_needs_others, outcomes)):
                 return (yield from self.finish(outcomes, now=now).steps()), []
-            away = yield from self._claims.first_elsewhere(then.queues)
+            away = yield from self._claims.first_elsewhere(then, where)
             steps = self._plain.finish_and_claim(outcomes, then, now=now, away=away).steps()
-            ((answers, claims),) = whole((yield from self._fan_out.scatter([(HOME, steps)])))
-            home.difference_update([outcome.id for outcome in outcomes])
-            self._claims.claimed_at_home(claims)
+            ((answers, claims),) = whole((yield from self._fan_out.scatter([(where, steps)])))
+            if where == HOME:
+                self._handover.claimed_at_home.difference_update([outcome.id for outcome in outcomes])
+                self._claims.claimed_at_home(claims)
+            elif Answer.LOST in answers:  # some may have gone home
+                again = [
+                    one for one, answer in zip(outcomes, answers, strict=True) if answer is Answer.LOST
+                ]
+                found = iter((yield from self.finish(again, now=now).steps()))
+                answers = [next(found) if answer is Answer.LOST else answer for answer in answers]
             return answers, claims
 
         return Verb("finish_and_claim", body)
+
+    def _one_part(self, outcomes: Sequence[Finish]) -> int | None:
+        """The part that all of these jobs are in, as far as this driver knows."""
+        home = self._handover.claimed_at_home
+        found = {HOME if one.id in home else shard_of(one.id) for one in outcomes}
+        return found.pop() if len(found) == 1 else None
 
     def release(
         self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
@@ -72,20 +88,16 @@ class ClusterFinishVerbs:
             ),
         )
 
-    def crash(
-        self,
-        claims: Sequence[ClaimRef],
-        *,
-        cause: str,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
-    ) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
+        def at(some: Sequence[ClaimRef]) -> Body[list[Answer]]:
+            return self._plain.crash(msgspec.structs.replace(crash, claims=some), now=now).steps()
+
         return Verb(
             "crash",
             lambda: self._handover.by_id(
-                claims,
+                crash.claims,
                 lambda ref: ref.id,
-                lambda some: self._plain.crash(some, cause=cause, rule=rule, now=now).steps(),
+                at,
                 lambda answer: answer is Answer.LOST,
             ),
         )

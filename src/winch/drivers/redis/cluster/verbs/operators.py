@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from winch.core.gates.places import families_of
 from winch.core.gates.uses import is_gated
 from winch.core.job import NO_CHANGES, RetryChanges
 from winch.drivers.redis.cluster.fan_out import FanOut
 from winch.drivers.redis.cluster.handover import Handover
+from winch.drivers.redis.cluster.homes import GateHomes
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.operators import OperatorVerbs
 from winch.storage.params import Acted
@@ -18,10 +20,13 @@ from winch.storage.verbs import Verb
 class ClusterOperatorVerbs:
     """Cancel, retry and delete jobs wherever they are; pause and resume a queue in every part."""
 
-    def __init__(self, plain: OperatorVerbs, fan_out: FanOut, handover: Handover) -> None:
+    def __init__(
+        self, plain: OperatorVerbs, fan_out: FanOut, handover: Handover, homes: GateHomes
+    ) -> None:
         self._plain = plain
         self._fan_out = fan_out
         self._handover = handover
+        self._homes = homes
 
     def cancel(
         self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
@@ -42,13 +47,18 @@ class ClusterOperatorVerbs:
     ) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
             if changes.options is not None and is_gated(changes.options):
+                for family in families_of(changes.options):
+                    yield from self._homes.gather(family)
                 yield from self._handover.let_rest_at_home(ids)  # where the gates are
+            yield from self._handover.let_follow_gates(ids)
             acting = self._by_id(
                 "retry",
                 ids,
                 lambda some: self._plain.retry(some, by=by, changes=changes, now=now),
             )
-            return (yield from acting.steps())
+            acted = yield from acting.steps()
+            yield from self._handover.let_follow_gates(ids)
+            return acted
 
         return Verb("retry", body)
 

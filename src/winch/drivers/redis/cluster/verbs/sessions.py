@@ -7,11 +7,11 @@ from datetime import datetime
 
 import msgspec
 
-from winch.core.job import CRASH_RULE, SuspectRule
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.sessions import SessionVerbs, read_cancels
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
 from winch.storage.verbs import Verb
 
@@ -55,6 +55,7 @@ class ClusterSessionVerbs:
                     is_live=all(pulse.is_live for pulse in pulses),
                     beats=min(pulse.beats for pulse in pulses),
                     now=min(pulse.now for pulse in pulses),
+                    commands=pulses[HOME].commands,
                 )
                 for session, *pulses in zip(sessions, *found, strict=True)
             ]
@@ -62,19 +63,11 @@ class ClusterSessionVerbs:
         return Verb("beat", body)
 
     def end_session(
-        self,
-        session: str,
-        *,
-        started: Sequence[ClaimRef] = (),
-        cause: str | None = None,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
+        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             found = yield from self._fan_out.everywhere(
-                lambda: self._plain.end_session(
-                    session, started=started, cause=cause, rule=rule, now=now
-                ).steps()
+                lambda: self._plain.end_session(session, crash, now=now).steps()
             )
             return sorted((one for some in found for one in some), key=lambda one: one.id)
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from winch.drivers.redis.cluster.fan_out import ClusterBase
 from winch.drivers.redis.cluster.handover import Handover
+from winch.drivers.redis.cluster.homes import GateHomes
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
 from winch.drivers.redis.verbs.waits import WaitVerbs
@@ -18,9 +19,12 @@ from winch.storage.verbs import Verb
 class ClusterWaitVerbs(WaitVerbs):
     """Bring a running job home before it waits."""
 
-    def __init__(self, base: ClusterBase, enqueue: EnqueueVerbs, handover: Handover) -> None:
+    def __init__(
+        self, base: ClusterBase, enqueue: EnqueueVerbs, handover: Handover, homes: GateHomes
+    ) -> None:
         super().__init__(base, enqueue)
         self._handover = handover
+        self._homes = homes
 
     def enqueue_after(
         self,
@@ -37,6 +41,7 @@ class ClusterWaitVerbs(WaitVerbs):
         def body() -> Body[list[Enqueued] | None]:
             if claim is not None:
                 yield from self._handover.bring_home([claim])
+            yield from self._homes.gather_for(jobs)
             after = plain(jobs, waits, claim=claim, is_repeat=is_repeat, now=now)
             return (yield from after.steps())
 

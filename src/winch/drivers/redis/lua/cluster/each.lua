@@ -1,6 +1,6 @@
 -- each: a script run for several parts of a store, which one node of a cluster has. Each run is a script of
 -- its own: it touches the keys of one part, and what goes wrong in one keeps no other from its work.
--- ARGV[1]: {parts: {key `meta`, args or false for the common ones, number of further arguments}, common, bell,
+-- ARGV[1]: {parts: {key `meta`, args or false for the common ones, number of further arguments, its number}, common, bell,
 --          budget, name}; then the further arguments. `bell`: where waiters of this node leave their names.
 --          `budget`: a limit for all runs together, for scripts that have a limit
 -- Return:  the reply to each part, or its error; TRYAGAIN where this node does not have (all of) it now
@@ -29,6 +29,7 @@ end
 local out, before, left = {}, 1, said.budget
 for i, part in ipairs(said.parts) do
   local given = {part[2] or said.common}
+  given[1].part = part[4]
   for place = 1, part[3] do given[1 + place] = WORDS[before + place] end
   before = before + part[3]
   if left then given[1].limit = left end

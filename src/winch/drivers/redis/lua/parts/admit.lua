@@ -1,12 +1,63 @@
 -- admit: what ends gives its permits and its turn back, and those who wait are let in: blocked -> ready.
-local function let_in(ids)
-  for _, id in ipairs(ids) do
-    local j = load(id)
-    leave(j)
-    j.s = 'ready'
-    enter(j, 'admitted', nil, nil)
+-- Jobs that this script has let in: id -> queue, envelope, state as it is stored, and the envelope's fields.
+local admitted = {}
+
+local function add(lists, key, value, other)
+  local list = lists[key]
+  if not list then
+    list = {}
+    lists[key] = list
   end
-  return #ids
+  list[#list + 1] = value
+  if other then list[#list + 1] = other end
+end
+
+-- blocked -> ready, all of them with few commands. `gates_of`: the gate that each must wait at; others stay.
+local function let_in(ids, gates_of)
+  local es, ss = fetch('HMGET', K.env, ids), fetch('HMGET', K.st, ids)
+  local gone, line, states, seen, left, count = {}, {}, {}, {}, {}, 0
+  for i, id in ipairs(ids) do
+    local made = seen[ss[i]]
+    if not made and ss[i] then
+      local s = read(ss[i])
+      made = {is_blocked = s.s == 'blocked', gate = s.G, t = s.t, x = s.x, a = s.a or 0}
+      s.s, s.G, s.a = 'ready', nil, made.a
+      made.text = pack(s)
+      seen[ss[i]] = made
+    end
+    local created, env = read_envelope(es[i])
+    if gates_of and not (made and made.is_blocked and made.gate == gates_of[i]) then
+      env = nil
+    elseif not env or env[TENANT] or not is_gated(env) or not (made and made.gate) then
+      local j = load(id)
+      leave(j)
+      j.s = 'ready'
+      enter(j, 'admitted', nil, nil)
+      count = count + 1
+    else
+      local queue = env[QUEUE]
+      add(gone, K.blocked(queue), id)
+      add(gone, K.stopped(made.gate), id)
+      left[made.gate] = true
+      local at = (made.t or created) - head_start(queue, env[PRIORITY])
+      add(line, K.gated(queue), string.format('%d', at), id)
+      states[#states + 1], states[#states + 2] = id, made.text
+      ring(queue)
+      event(id, 'admitted', 'ready', nil, nil, made.x, made.a)
+      admitted[id] = {queue = queue, e = es[i], s = made.text, env = env}
+      count = count + 1
+    end
+  end
+  for key, some in pairs(gone) do write('ZREM', key, some) end
+  for key, some in pairs(line) do write('ZADD', key, some) end
+  write('HSET', K.st, states)
+  local empty = {}
+  for gate in pairs(left) do
+    if call('EXISTS', K.stopped(gate)) == 0 then empty[#empty + 1] = gate end
+  end
+  write('SREM', K.closed, empty)
+  write('ZREM', K.opens, empty)
+  return count
 end
 
 -- The first in line at a FIFO key, if it waits there.
@@ -14,36 +65,97 @@ local function first_of(key, first)
   return first and call('ZSCORE', K.stopped(key), first) and {first} or {}
 end
 
-gave_back = function(j, is_deleted)
-  local is_ended, freed = is_deleted or FINAL[j.s], {}
-  for _, use in ipairs(gates().uses(j.env[OPTIONS])) do
-    local key = use.key
-    if use.kind == 'fifo' then
-      if is_ended then
-        call('ZREM', K.members(key), j.id)
-        if is_deleted or not (j.s == 'dead' and use.blocks_on_death) then
-          if call('HGET', K.turn, key) == j.id then call('HDEL', K.turn, key) end
-          freed[#freed + 1] = {key, 1, true}
+-- What claims held of their gates goes back, and the next in line are let in. Answers the gates by their keys: those of
+-- FIFO keys with the member that is first now, where it was looked up.
+-- ends: {id, uses, is_ended, is_dead: keeps the turns of keys that a death blocks}
+local function leave_gates(ends)
+  local found, order, turns, fifo, waited = {}, {}, {}, {}, {}
+  for _, one in ipairs(ends) do
+    for _, use in ipairs(one.uses) do
+      local is_fifo = use.kind == 'fifo'
+      if is_fifo and one.is_ended or not is_fifo and use.kind ~= 'rate' then
+        local gate = found[use.key]
+        if not gate then
+          gate = {key = use.key, is_fifo = is_fifo, ids = {}, units = 0}
+          found[use.key], order[#order + 1] = gate, gate
+          if is_fifo then fifo[#fifo + 1] = use.key end
+        end
+        if is_fifo then
+          gate.ids[#gate.ids + 1] = one.id
+          if not (one.is_dead and use.blocks_on_death) then
+            gate.leaving = gate.leaving or {}
+            gate.leaving[one.id] = true
+          end
+        else
+          add(gate.ids, use.kind == 'limit' and use.weight or 1, one.id)
         end
       end
+    end
+  end
+  if #order == 0 then return found end
+  for i, id in ipairs(fetch('HMGET', K.turn, fifo)) do
+    local gate = found[fifo[i]]
+    if id and gate.leaving and gate.leaving[id] then
+      turns[#turns + 1], id = fifo[i], false
+    end
+    gate.turn = id
+  end
+  write('HDEL', K.turn, turns)
+  local counted = {}
+  for _, gate in ipairs(order) do
+    if gate.is_fifo then
+      write('ZREM', K.members(gate.key), gate.ids)
+      if gate.leaving and not gate.turn then waited[#waited + 1] = gate.key end
     else
-      local weight = tonumber(call('HGET', K.permits(key), j.id) or nil)
-      if weight then
-        call('HDEL', K.permits(key), j.id)
-        if call('HINCRBY', K.used, key, -weight) <= 0 then call('HDEL', K.used, key) end
-        freed[#freed + 1] = {key, math.min(math.max(weight, 1), OPENED_AT_ONCE), false}
+      for weight, ids in pairs(gate.ids) do
+        local count = 0
+        for at = 1, #ids, STEP do
+          count = count + call('HDEL', K.permits(gate.key), unpack(ids, at, math.min(at + STEP - 1, #ids)))
+        end
+        gate.units = gate.units + count * math.min(math.max(weight, 1), OPENED_AT_ONCE)
+        gate.returned = (gate.returned or 0) + count * weight
+      end
+      if gate.units > 0 then
+        counted[#counted + 1], waited[#waited + 1] = gate.key, gate.key
       end
     end
   end
-  table.sort(freed, function(a, b) return a[1] < b[1] end)
-  for _, one in ipairs(freed) do
-    local key = one[1]
-    if not one[3] then
-      let_in(call('ZRANGE', K.stopped(key), 0, one[2] - 1))
-    elseif call('HEXISTS', K.turn, key) == 0 then
-      let_in(first_of(key, call('ZRANGE', K.members(key), 0, 0)[1]))
+  local used, unused = {}, {}
+  for i, before in ipairs(fetch('HMGET', K.used, counted)) do
+    local left = tonumber(before or 0) - found[counted[i]].returned
+    if left > 0 then
+      used[#used + 1], used[#used + 2] = counted[i], string.format('%d', left)
+    else
+      unused[#unused + 1] = counted[i]
     end
   end
+  write('HSET', K.used, used)
+  write('HDEL', K.used, unused)
+  -- Only gates that are waited at have a next one.
+  local closed, ids, keys = {}, {}, {}
+  for i, is_closed in ipairs(fetch('SMISMEMBER', K.closed, waited)) do
+    if is_closed == 1 then closed[#closed + 1] = waited[i] end
+  end
+  table.sort(closed)
+  for _, key in ipairs(closed) do
+    local gate, next_ones = found[key], nil
+    if gate.is_fifo then
+      next_ones = call('ZRANGE', K.members(key), 0, 0)
+      gate.first = next_ones[1]
+    else
+      next_ones = call('ZRANGE', K.stopped(key), 0, gate.units - 1)
+    end
+    for _, id in ipairs(next_ones) do ids[#ids + 1], keys[#keys + 1] = id, key end
+  end
+  if #ids > 0 then let_in(ids, keys) end
+  return found
+end
+
+gave_back = function(j, is_deleted)
+  leave_gates({{
+    id = j.id, uses = gates().uses(j.env[OPTIONS]), is_ended = is_deleted or FINAL[j.s],
+    is_dead = not is_deleted and j.s == 'dead',
+  }})
 end
 
 -- Takes the turn of a job that is not final, for the next of its FIFO keys.

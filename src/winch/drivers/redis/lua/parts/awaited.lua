@@ -1,5 +1,5 @@
--- awaited: whether a final job is still needed by those who wait for it; see storage/decide/waits.py. Who was stored with waits
--- stands in `ids` by itself, and those of one flow side by side.
+-- awaited: whether other jobs still wait for a final job; see storage/decide/waits.py. Each job that was stored with
+-- waits has its own entry in `ids`, and the members of one flow are neighbours there.
 local still = {}
 
 local function is_live(id)

@@ -2,47 +2,90 @@
 -- One order for jobs without a tenant, plain and gated; between tenants the one with the least for its weight.
 -- Keys: ready, gated, tenanted, line, tenants, fair, env, st, blocked, stopped, closed, opens, gate, rests,
 --       used, permits, turn, members, limits
--- Jobs of tenants that are read at once, and how many are held in one call.
+-- Jobs of one set that are read at once, and how many are held in one call.
 local STRETCH, MOST_HELD = 50, 500
+-- A claim ahead of free slots passes over so many jobs whose gates are closed; so many jobs with gates are read at once.
+local PASSED, AT_ONCE = 10, 25
+-- A rate of fewer a second is slow: FAST_RATE of core/gates/uses.py.
+local FAST_RATE = 1000
 -- Above this virtual time begins anew.
 local MOST_VIRTUAL = 2 ^ 20
 
-local function draw(queue, free, gated, task_of)
-  local G, looks = gates(), {}
-  local order, held, scoped, is_more = {}, {}, 0, false
+-- A heap: the least by `is_before` stands first.
+local function put_in(heap, item, is_before)
+  local at = #heap + 1
+  while at > 1 do
+    local above = math.floor(at / 2)
+    if not is_before(item, heap[above]) then break end
+    heap[at], at = heap[above], above
+  end
+  heap[at] = item
+end
 
-  local function cursor(key, step, is_plain)
-    return {key = key, at = 0, step = step, items = {}, place = 1, is_plain = is_plain}
+local function take_first(heap, is_before)
+  local first, item, at = heap[1], heap[#heap], 1
+  heap[#heap] = nil
+  while 2 * at <= #heap do
+    local below = 2 * at
+    if below < #heap and is_before(heap[below + 1], heap[below]) then below = below + 1 end
+    if not is_before(heap[below], item) then break end
+    heap[at], at = heap[below], below
+  end
+  if #heap > 0 then heap[at] = item end
+  return first
+end
+
+local function draw(queue, free, gated)
+  local G, looks, specs = gates(), {}, {}
+  local order, held, scoped, is_more = {}, {}, 0, false
+  local slots = A.slots or free
+  local has_shut = A.in_cluster and call('EXISTS', K.shut) == 1
+
+  local function cursor(key, step)
+    return {key = key, at = 0, step = step, items = {}, place = 1}
   end
 
-  -- The next job of a set whose task this worker knows; nil at its end.
+  -- Reads the next jobs of these sets whose tasks this worker knows.
+  local function refill(cursors)
+    local ids, owners, scores = {}, {}, {}
+    for _, c in ipairs(cursors) do
+      local found = call('ZRANGE', c.key, c.at, c.at + c.step - 1, 'WITHSCORES')
+      for i = 1, #found, 2 do
+        ids[#ids + 1], owners[#owners + 1], scores[#scores + 1] = found[i], c, tonumber(found[i + 1])
+      end
+      c.at, c.is_over = c.at + c.step, #found < 2 * c.step
+      c.items, c.place = {}, 1
+    end
+    local envelopes, states = fetch('HMGET', K.env, ids), fetch('HMGET', K.st, ids)
+    for i, id in ipairs(ids) do
+      if not A.tasks or A.tasks[task_of(envelopes[i])] then
+        local items = owners[i].items
+        items[#items + 1] = {id = id, key = scores[i], from = owners[i], e = envelopes[i], s = states[i]}
+      end
+    end
+  end
+
+  -- The next job of a set; nil at its end.
   local function peek(c)
     while not c.items[c.place] do
       if c.is_over then return nil end
-      local found = call('ZRANGE', c.key, c.at, c.at + c.step - 1, 'WITHSCORES')
-      local ids = {}
-      for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
-      c.at, c.is_over = c.at + c.step, #ids < c.step
-      c.items, c.place = {}, 1
-      local envelopes = fetch('HMGET', K.env, ids)
-      local states = c.is_plain and {} or fetch('HMGET', K.st, ids)
-      for i, id in ipairs(ids) do
-        if not A.tasks or A.tasks[task_of(envelopes[i])] then
-          c.items[#c.items + 1] = {
-            id = id, key = tonumber(found[2 * i]), from = c, e = envelopes[i], s = states[i],
-          }
-        end
-      end
+      refill({c})
     end
     return c.items[c.place]
   end
 
+  -- A job of this set stays where it is. After many, the rest does, too.
+  local function pass_over(c, most)
+    c.passed = (c.passed or 0) + 1
+    if c.passed > most then c.items, c.is_over = {}, true end
+  end
+
   -- Plain jobs and those with gates, as one line.
-  local plain = cursor(K.ready(queue), free, true)
-  local others = cursor(K.gated(queue), math.min(free + STRETCH, MOST_HELD), false)
+  local plain = cursor(K.ready(queue), free)
+  local others = cursor(K.gated(queue), AT_ONCE)
   -- In a cluster: plain jobs of this queue in other parts, whose turn comes with them. The caller knows by
   -- how many are taken here how many of those were.
-  local away = cursor(nil, 0, true)
+  local away = cursor(nil, 0)
   away.is_over = true
   for i, one in ipairs(A.away or {}) do away.items[i] = {id = one[1], key = one[2], from = away} end
   local function first_without_tenant()
@@ -59,15 +102,53 @@ local function draw(queue, free, gated, task_of)
     return a or b
   end
 
+  -- States that were read, by their text; not to be changed.
+  local NEW, read_states = {}, {}
+  local function state_of(text)
+    if not text then return NEW end
+    if not read_states[text] then read_states[text] = read(text) end
+    return read_states[text]
+  end
+
+  -- What an admission has to know of a job, and of those after it in its set: gates are looked at many at a time.
+  local function open_item(first)
+    local c, uses = first.from, {}
+    for place = c.place - 1, math.min(#c.items, c.place - 1 + free - #order) do
+      local item = c.items[place]
+      if not item.uses then
+        -- Damaged bytes have no gates: the claim ends the job.
+        local is_read, created, env = pcall(read, item.e)
+        if not is_read or type(created) ~= 'number' or type(env) ~= 'table' then created, env = 0, {} end
+        item.created, item.attempt = created, state_of(item.s).a or 0
+        item.uses = G.uses(env[11])
+        for _, use in ipairs(item.uses) do uses[#uses + 1] = use end
+      end
+    end
+    G.look_at_all(uses, looks, specs)
+  end
+
+  -- Whether what is taken of this rate and not used would be missed.
+  local function is_slow(use, attempt)
+    if use.is_for_retries and attempt == 0 then return false end
+    local spec = looks[use.key].spec or use
+    return spec.n * 1000000 < FAST_RATE * spec.per
+  end
+
+  -- Whether what comes now is claimed ahead: a job that its gate stops stays ready. Where a claim for no free slot
+  -- finds none, it blocks one job: the end that lets that one in wakes the worker.
+  local function is_ahead()
+    return #order > 0 and #order >= slots or slots == 0 and #held > 0
+  end
+
   -- Grants all that the job needs, or notes the first gate that is closed.
   local function admit(item)
     for _, use in ipairs(item.uses) do
       local look = looks[use.key]
-      if not look then
-        look = G.look(use)
-        looks[use.key] = look
-      end
       local is_open, next_at = G.passes(look, use, item.id, item.attempt)
+      if not is_open and is_ahead() then
+        pass_over(item.from, PASSED)
+        return false
+      end
       if not is_open then
         item.gate, item.kind = use.key, use.kind
         held[#held + 1] = item
@@ -82,44 +163,61 @@ local function draw(queue, free, gated, task_of)
     return true
   end
 
-  -- Tenants by their start in virtual time, some at a time; '' are the jobs without one.
+  -- Tenants by their start in virtual time, some at a time; '' are the jobs without one. Those whose time has come
+  -- start now, by name; the others by their time.
   local at = tonumber(call('HGET', K.gate, 'tenants:' .. queue) or 0)
-  local lines, ends, weights, served, seen = {}, {}, {}, {}, 0
+  local lines, ends, weights, served, seen, due, later = {}, {}, {}, {}, 0, {}, {}
   local is_fair = call('EXISTS', K.tenants(queue)) == 1
+  local function by_name(a, b) return a < b end
+  local function by_time(a, b) return ends[a] < ends[b] or (ends[a] == ends[b] and a < b) end
+  local function stands(tenant)
+    if ends[tenant] <= at then put_in(due, tenant, by_name) else put_in(later, tenant, by_time) end
+  end
   local function more_tenants()
     local names = call('ZRANGE', K.tenants(queue), seen, seen + 2 * free + STRETCH - 1)
-    seen = seen + #names
-    for _, tenant in ipairs(names) do
-      lines[tenant] = cursor(K.line(queue, tenant), math.min(free + 1, STRETCH), false)
-      ends[tenant] = tonumber(call('ZSCORE', K.fair(queue), tenant) or 0)
+    if #names == 0 then return false end
+    local step = math.min(free + 1, STRETCH, math.max(2, math.ceil(2 * free / #names)))
+    local shares, first = {}, {}
+    for i, tenant in ipairs(names) do shares[i] = 'tenant:' .. tenant end
+    local till, set = fetch('ZMSCORE', K.fair(queue), names), fetch('HMGET', K.limits, shares)
+    for i, tenant in ipairs(names) do
+      lines[tenant] = cursor(K.line(queue, tenant), step)
+      ends[tenant] = tonumber(till[i] or 0)
+      weights[tenant] = set[i] and math.max(1, read(set[i]).spec.n) or 1
+      stands(tenant)
+      if i <= free - #order then first[i] = lines[tenant] end
     end
-    return #names > 0
+    if seen == 0 then refill(first) end
+    seen = seen + #names
+    return true
   end
   lines[''] = plain
   if is_fair then
-    ends[''] = tonumber(call('ZSCORE', K.fair(queue), '') or 0)
+    ends[''], weights[''] = tonumber(call('ZSCORE', K.fair(queue), '') or 0), 1
+    stands('')
     more_tenants()
   end
 
   local function next_line()
     if not is_fair then return lines[''] and '' or nil end
-    local best, best_at
-    for tenant in pairs(lines) do
-      local start = math.max(at, ends[tenant])
-      if not best or start < best_at or (start == best_at and tenant < best) then
-        best, best_at = tenant, start
-      end
-    end
-    return best
+    return due[1] or later[1]
   end
 
-  local function weight_of(tenant)
-    if tenant == '' then return 1 end
-    if not weights[tenant] then
-      local set = call('HGET', K.limits, 'tenant:' .. tenant)
-      weights[tenant] = set and math.max(1, read(set).spec.n) or 1
-    end
-    return weights[tenant]
+  -- The line of this tenant, which is the next one, is at its end.
+  local function leave_line(tenant)
+    lines[tenant] = nil
+    if not is_fair then return end
+    if due[1] then take_first(due, by_name) else take_first(later, by_time) end
+  end
+
+  -- The next one has had a turn.
+  local function serve(tenant)
+    if due[1] then take_first(due, by_name) else take_first(later, by_time) end
+    at = math.max(at, ends[tenant])
+    while later[1] and ends[later[1]] <= at do put_in(due, take_first(later, by_time), by_name) end
+    ends[tenant] = at + 1 / weights[tenant]
+    served[tenant] = true
+    stands(tenant)
   end
 
   while #order < free do
@@ -133,27 +231,28 @@ local function draw(queue, free, gated, task_of)
       item = peek(lines[tenant])
     end
     if tenant and not item then
-      lines[tenant] = nil
+      leave_line(tenant)
     elseif item then
       item.from.place = item.from.place + 1
       local is_taken = item.from == plain or item.from == away
       if not is_taken then
-        local _, env = read(item.e)
-        item.state, item.tenant = item.s and read(item.s) or {}, tenant
-        item.uses, item.attempt = G.uses(env[11]), item.state.a or 0
-        local is_scoped = false
-        for _, use in ipairs(item.uses) do is_scoped = is_scoped or use.kind == 'scope' end
-        if is_scoped and scoped >= gated then
-          -- It stays where it is: what a brake or a breaker may hold any moment is claimed for free slots only.
-          local from = item.from
-          from.passed = (from.passed or 0) + 1
-          if from.passed > STRETCH then from.items, from.is_over = {}, true end
+        if not item.uses then open_item(item) end
+        item.tenant = tenant
+        local is_scoped, is_shut = false, has_shut and shut_of(item.uses)
+        for _, use in ipairs(item.uses) do
+          is_scoped = is_scoped or use.kind == 'scope' or (use.kind == 'rate' and is_slow(use, item.attempt))
+        end
+        if is_shut or is_scoped and scoped >= gated then
+          -- It stays where it is: it is claimed for free slots only, as core/gates/uses.py says, or its gates move.
+          pass_over(item.from, STRETCH)
         elseif #held >= MOST_HELD then
           is_more = true
           others.items, others.is_over = {}, true
           for name in pairs(lines) do
             if name ~= '' then lines[name] = nil end
           end
+          due, later = {}, {}
+          if is_fair and lines[''] then stands('') end
         else
           is_taken = admit(item)
           if is_taken and is_scoped then scoped = scoped + 1 end
@@ -161,17 +260,13 @@ local function draw(queue, free, gated, task_of)
       end
       if is_taken then
         order[#order + 1] = item
-        if is_fair then
-          at = math.max(at, ends[tenant])
-          ends[tenant] = at + 1 / weight_of(tenant)
-          served[tenant] = true
-        end
+        if is_fair then serve(tenant) end
       end
     end
   end
 
-  -- Virtual time begins anew, and all who stand in it are as far ahead as they were: a great one has no place for the
-  -- small steps of great weights.
+  -- Restart virtual time at zero and keep the distances between tenants: a large number cannot represent the small
+  -- steps of large weights.
   local function from_zero()
     for _, key in ipairs({K.fair(queue), K.tenants(queue)}) do
       local found, shifted = call('ZRANGE', key, 0, -1, 'WITHSCORES'), {}
@@ -198,7 +293,9 @@ local function draw(queue, free, gated, task_of)
       touched[item.tenant] = item.from.key
     end
   end
-  local drawn = {ids = {}, envelopes = {}, holds = {}, behind = {}, scoped = scoped, is_more = is_more}
+  local drawn = {
+    ids = {}, envelopes = {}, states = {}, holds = {}, behind = {}, scoped = scoped, is_more = is_more,
+  }
   local elsewhere = 0
   for _, item in ipairs(order) do
     if item.from == away then
@@ -206,41 +303,56 @@ local function draw(queue, free, gated, task_of)
     else
       local i = #drawn.ids + 1
       goes(item)
-      drawn.ids[i], drawn.envelopes[i] = item.id, item.e
-      drawn.holds[i], drawn.behind[i] = item.uses and #item.uses > 0, elsewhere
+      drawn.ids[i], drawn.envelopes[i], drawn.states[i] = item.id, item.e, item.s
+      drawn.holds[i], drawn.behind[i] = item.uses and #item.uses > 0 and item.uses, elsewhere
     end
   end
+  local texts = {}  -- gate -> state before -> after
   for _, item in ipairs(held) do
     goes(item)
-    local key, state, created = string.format('%d', item.key), item.state, read(item.e)
-    state.s, state.G = 'blocked', item.gate
-    blocked[#blocked + 1], blocked[#blocked + 2] = string.format('%d', state.t or created), item.id
-    states[#states + 1], states[#states + 2] = item.id, pack(state)
-    local list = stopped[item.gate] or {}
-    list[#list + 1], list[#list + 2] = item.kind == 'fifo' and string.format('%d', state.N or created) or key, item.id
-    stopped[item.gate] = list
+    local gate, state, score = item.gate, state_of(item.s), item.key
+    local of_gate = texts[gate] or {}
+    texts[gate] = of_gate
+    local text = of_gate[item.s]
+    if not text then
+      local after = item.s and read(item.s) or {}
+      after.s, after.G = 'blocked', gate
+      text = pack(after)
+      of_gate[item.s] = text
+    end
+    blocked[#blocked + 1], blocked[#blocked + 2] = string.format('%d', state.t or item.created), item.id
+    states[#states + 1], states[#states + 2] = item.id, text
+    if item.kind == 'fifo' then score = state.N or item.created end
+    local list = stopped[gate] or {}
+    list[#list + 1], list[#list + 2] = string.format('%d', score), item.id
+    stopped[gate] = list
     event(item.id, 'held', 'blocked', nil, nil, state.x, item.attempt)
   end
   for key, ids in pairs(gone) do write('ZREM', key, ids) end
   if #held > 0 then
+    local closed = {}
     write('ZADD', K.blocked(queue), blocked)
     write('HSET', K.st, states)
     for gate, list in pairs(stopped) do
       write('ZADD', K.stopped(gate), list)
-      call('SADD', K.closed, gate)
+      closed[#closed + 1] = gate
     end
+    write('SADD', K.closed, closed)
   end
-  for _, look in pairs(looks) do
-    if look.is_changed then G.keep(look) end
-  end
+  G.keep_all(looks)
   if is_fair then
     if at > MOST_VIRTUAL then from_zero() end
     local now_at = string.format('%.17g', at)
     call('HSET', K.gate, 'tenants:' .. queue, now_at)
+    local fair, starts = {}, {}
     for tenant in pairs(served) do
       local till = string.format('%.17g', ends[tenant])
-      call('ZADD', K.fair(queue), till, tenant)
-      if tenant ~= '' then call('ZADD', K.tenants(queue), 'XX', till, tenant) end
+      fair[#fair + 1], fair[#fair + 2] = till, tenant
+      if tenant ~= '' then starts[#starts + 1], starts[#starts + 2] = till, tenant end
+    end
+    write('ZADD', K.fair(queue), fair)
+    for i = 1, #starts, STEP do
+      call('ZADD', K.tenants(queue), 'XX', unpack(starts, i, math.min(i + STEP - 1, #starts)))
     end
     call('ZREMRANGEBYSCORE', K.fair(queue), '-inf', now_at)
     for tenant, line in pairs(touched) do

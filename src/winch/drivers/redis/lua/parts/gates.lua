@@ -30,23 +30,49 @@ local function gates()
     return found
   end
 
+  -- Looks at the gates of these uses, many at a time, where `looks` has none yet. `specs`: what is set for limits by
+  -- name, as far as it was read.
+  function G.look_at_all(uses, looks, specs)
+    local fifo, counted, stored = {}, {}, {}
+    for _, use in ipairs(uses) do
+      local key, kind, name = use.key, use.kind, use.name
+      if not looks[key] then
+        local look = {key = key, used = 0}
+        looks[key] = look
+        if kind == 'fifo' then
+          fifo[#fifo + 1] = key
+        else
+          if kind ~= 'limit' then stored[#stored + 1] = key end
+          if kind ~= 'rate' then counted[#counted + 1] = key end
+          if name ~= '' and specs[name] == nil then
+            local set = call('HGET', K.limits, name)
+            specs[name] = set and read(set).spec or false
+          end
+          look.spec = specs[name] or nil
+        end
+      end
+    end
+    for i, turn in ipairs(fetch('HMGET', K.turn, fifo)) do
+      local look = looks[fifo[i]]
+      look.turn = turn or nil
+      -- Whose turn it is when one has it, the first member does not matter.
+      if not turn then look.head = call('ZRANGE', K.members(fifo[i]), 0, 0)[1] end
+    end
+    for i, used in ipairs(fetch('HMGET', K.used, counted)) do looks[counted[i]].used = tonumber(used or 0) end
+    if #stored > 0 then
+      local open_at = fetch('ZMSCORE', K.opens, stored)
+      for i, state in ipairs(fetch('HMGET', K.gate, stored)) do
+        local look = looks[stored[i]]
+        look.state = state and read(state) or nil
+        look.open_at = tonumber(open_at[i] or nil)
+      end
+    end
+  end
+
   function G.look(use)
-    local key, kind = use.key, use.kind
-    local look = {key = key, used = 0}
-    if kind == 'fifo' then
-      look.turn = call('HGET', K.turn, key) or nil
-      look.head = call('ZRANGE', K.members(key), 0, 0)[1]
-      return look
-    end
-    if kind ~= 'limit' then
-      local state = call('HGET', K.gate, key)
-      look.state = state and read(state) or nil
-      look.open_at = tonumber(call('ZSCORE', K.opens, key) or nil)
-    end
-    if kind ~= 'rate' then look.used = tonumber(call('HGET', K.used, key) or 0) end
-    local set = use.name ~= '' and call('HGET', K.limits, use.name)
-    if set then look.spec = read(set).spec end
-    return look
+    local looks = {}
+    G.look_at_all({use}, looks, {})
+    return looks[use.key]
   end
 
   -- Whether the gate is open for this job; if not, the moment it may be, where one is known.
@@ -68,12 +94,12 @@ local function gates()
   end
 
   local function permit(look, id, weight)
-    look.used = look.used + weight
-    call('HSET', K.permits(look.key), id, weight)
-    call('HINCRBY', K.used, look.key, weight)
+    local permits = look.permits or {}
+    look.used, look.permits = look.used + weight, permits
+    permits[#permits + 1], permits[#permits + 2] = id, weight
   end
 
-  -- Takes what the job needs of a gate that is open to it.
+  -- Takes what the job needs of a gate that is open to it; `keep_all` writes it.
   function G.grant(look, use, id, attempt)
     if use.kind == 'limit' then
       permit(look, id, use.weight)
@@ -83,10 +109,7 @@ local function gates()
         look.is_changed = true
       end
     elseif use.kind == 'fifo' then
-      if not look.turn then
-        look.turn = id
-        call('HSET', K.turn, use.key, id)
-      end
+      if not look.turn then look.turn, look.is_taken = id, true end
     elseif use.kind == 'scope' then
       local state = scopes().held(look)
       if state then
@@ -115,6 +138,21 @@ local function gates()
       end
     end
     return most, now
+  end
+
+  -- Writes what was granted at these gates.
+  function G.keep_all(looks)
+    local used, turns = {}, {}
+    for key, look in pairs(looks) do
+      if look.permits then
+        write('HSET', K.permits(key), look.permits)
+        used[#used + 1], used[#used + 2] = key, string.format('%d', look.used)
+      end
+      if look.is_taken then turns[#turns + 1], turns[#turns + 2] = key, look.turn end
+      if look.is_changed then G.keep(look) end
+    end
+    write('HSET', K.used, used)
+    write('HSET', K.turn, turns)
   end
 
   -- Writes what a gate remembers from now on.

@@ -1,6 +1,6 @@
--- pages: the ids of jobs that are stored together, for those who list all jobs. One entry of a sorted set is a
--- page: how its ids begin, which is the time when they were drawn to 16 ms, then each of them whole. An entry for
--- each job cost as much as all the rest of its enqueue. Ids of jobs that are gone stay until prune comes by.
+-- pages: the ids of jobs that are stored together, for verbs that list all jobs. One entry of a sorted set is a
+-- page: the prefix of its ids (the time at which they were drawn, to 16 ms), then each whole id. An entry for each
+-- job cost as much as the rest of its enqueue. Ids of removed jobs stay until prune rewrites the page.
 local BEGIN, LENGTH, MOST_ON_PAGE = 12, 36, 1000
 
 local function write_page(begin, ids)

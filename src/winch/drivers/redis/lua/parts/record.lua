@@ -4,8 +4,9 @@
 --      max_attempts, keep (false where there is none)
 -- j:   s state, t run_at, a attempt, c crashes, r rescues, u suspect, n fence, x session, k claimed_at,
 --      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
---      R result, w reason, g fingerprint, U has_undo, G gate it waits at, N number in its FIFO key; and, not
---      stored: id, env, created, token, n0 (fence before), holds (whether its claim has permits), is_damaged
+--      R result, w reason, g fingerprint, U has_undo, G gate it waits at, N number in its FIFO key, M token and
+--      number of its last numbered note; and, not stored: id, env, created, token, n0 (fence before), holds
+--      (whether its claim has permits), is_damaged
 local QUEUE, PRIORITY, TENANT, UNIQUE, HEADERS, OPTIONS, KEPT = 4, 5, 6, 8, 10, 11, 14
 local gave_back  -- of parts/admit.lua, for scripts that end claims
 
@@ -84,7 +85,21 @@ local function open(id, e, s, r)
   return j
 end
 
+-- The rows of jobs that were read together: envelope, state, claim. The first look at a job uses its row up.
+local ahead = {}
+
+local function read_ahead(ids)
+  local es, ss, rs = fetch('HMGET', K.env, ids), fetch('HMGET', K.st, ids), fetch('HMGET', K.run, ids)
+  for i, id in ipairs(ids) do ahead[id] = {es[i], ss[i], rs[i]} end
+  return es, ss
+end
+
 local function load(id)
+  local row = ahead[id]
+  if row then
+    ahead[id] = nil
+    return row[1] and open(id, row[1], row[2], row[3]) or nil
+  end
   local e = call('HGET', K.env, id)
   if not e then return nil end
   return open(id, e, call('HGET', K.st, id), call('HGET', K.run, id))
@@ -108,7 +123,7 @@ local function save_env(j)
   call('HSET', K.env, j.id, pack(j.created) .. pack(j.env))
 end
 
--- How `waiters` names who waits for a key.
+-- The entry in `waiters` of a job that waits for a key.
 local function waiter(key, wait)
   return #key .. ':' .. key .. ':' .. wait
 end
@@ -121,8 +136,8 @@ local function look_again(key)
   is_due = true
 end
 
--- What a job's header says of who waits for it: the key by which it is waited for together with others, or
--- nil; and whether it is waited for alone.
+-- Which waits the header of a job announces: the key that it shares with other jobs, or nil; and whether some
+-- job waits for this job alone.
 local function awaited_by(j)
   local headers = j.env[HEADERS]
   local from, to = string.find(headers or '', AWAITED, 1, true)
@@ -269,7 +284,7 @@ local function enter(j, kind, token, by)
   stay(j)
   save(j)
   event(j.id, kind, j.s, token, by, j.x, j.a)
-  -- Only who was let in has nothing to give back.
+  -- A job that has just been admitted holds no permit to return.
   if kind ~= 'admitted' and is_gated(j.env) then gave_back(j, false) end
 end
 
@@ -324,7 +339,7 @@ local function look_up(id, token, to, what)
 end
 
 local function after_claim(j, to)
-  -- Who has something to undo runs once more, to do that.
+  -- A job with steps to undo runs once more to undo them.
   if j.q and not FINAL[to] then return j.U and 'ready' or 'cancelled' end
   return to
 end
@@ -347,7 +362,11 @@ end
 
 -- The holder's claims among these: id -> job, for each pair that is live.
 local function held_by(claim)
-  local r = call('HGET', K.run, claim[1])
-  if not r or read(r)[1] ~= claim[2] then return nil end
+  local row, r = ahead[claim[1]], nil
+  if row then r = row[3] else r = call('HGET', K.run, claim[1]) end
+  if not r or read(r)[1] ~= claim[2] then
+    ahead[claim[1]] = nil
+    return nil
+  end
   return load(claim[1])
 end

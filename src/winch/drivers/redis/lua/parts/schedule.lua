@@ -1,8 +1,8 @@
 -- schedule: rows of schedules, and which definition is in effect.
 --
 -- A row has definition, is_code, created_at, last_window, next_at, timing, pending, paused_at,
--- pause_reason as in storage/decide/schedules.py, and v, a number that no other state of any row has had: who
--- decided by an older one has to look again.
+-- pause_reason as in storage/decide/schedules.py, and v, a number that no other state of any row has had: a caller
+-- that decided by an older one must read again.
 
 -- The definition of the session that started last, its timing, and how many sessions declare it.
 local function declared_last(name)

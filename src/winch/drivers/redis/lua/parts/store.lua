@@ -17,7 +17,7 @@ local function due_at(job)
   return due and due > now and due or nil
 end
 
--- Who is there already: id -> true. And an id that may not be, where there is one.
+-- The jobs that exist already: id -> true. And an id that is not allowed, if there is one.
 local function known_of(jobs, is_repeat)
   local known, times, ids = {}, {}, {}
   for i, job in ipairs(jobs) do
@@ -37,7 +37,7 @@ local function known_of(jobs, is_repeat)
   return known, nil
 end
 
--- Who has a key, and its state; nil where the job is final and has it for a time.
+-- The job that holds a unique key, and its state; nil where the job is final and holds the key for a time.
 local function holder_of_key(job)
   local holder = call('HGET', K.uniq, job[KEY])
   local live = holder and load(holder)
@@ -137,10 +137,16 @@ local function replace_by(id, job)
 end
 
 -- Store the jobs. Answers {is_new, holder, is_replaced} for each; or nil and an id that came twice, and
--- nothing is stored. `names`: queue -> tasks.
+-- nothing is stored; or nil, nil and a family of gates that is at home, and nothing is. `names`: queue -> tasks.
 local function store(jobs, names, is_repeat)
   local known, twice = known_of(jobs, is_repeat)
   if twice then return nil, twice end
+  if A.part and A.part > 0 then
+    for _, job in ipairs(jobs) do
+      local gone = not known[job[ID]] and job[HAS_GATES] and shut_of(gates().uses(read(job[ENVELOPE])[OPTIONS]))
+      if gone then return nil, nil, gone end
+    end
+  end
   local answers, chosen, replace, is_refused, taken_over = planned(jobs, known)
   if is_refused then
     for place = 1, #jobs do
