@@ -21,6 +21,7 @@ from tests.storage.postgres_kit import (
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.postgres.driver import PostgresDriver
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimParams, Finish
 
 pytestmark = pytest.mark.servers
@@ -148,7 +149,7 @@ def test_the_end_of_a_session_waits_for_its_claim_and_takes_what_it_took(store: 
     driver = store.driver
     with psycopg.connect(store.url) as worker, connected(store.url) as watcher:
         driver.run_on(worker, driver.claim(claiming(session)))
-        ending = Background(lambda: driver.run(driver.end_session(session, cause="signal 9")))
+        ending = Background(lambda: driver.run(driver.end_session(session, CrashReport([], "signal 9"))))
         wait_for_lock(watcher)
         worker.commit()
         assert [rescued.id for rescued in ending.result()] == [job]

@@ -100,7 +100,7 @@ def connection_params(url: str, timeout: float) -> dict[str, Any]:
     try:
         params = {k: v for k, v in conninfo_to_dict(url).items() if v is not None}
     except psycopg.Error as error:
-        raise ConfigError(f"the PostgreSQL URL is not one that libpq understands: {error}") from error
+        raise ConfigError(f"libpq cannot read the PostgreSQL URL: {error}") from error
     limits = {
         "connect_timeout": max(2, round(timeout / 2)),
         "keepalives": 1,

@@ -26,6 +26,7 @@ from winch.drivers.postgres.errors import translated
 from winch.drivers.postgres.facts import ServerFacts, read_facts
 from winch.drivers.postgres.fast.handover import ClaimingPostgresBell, HandoverEnqueue
 from winch.drivers.postgres.fast.low_water import LowWater
+from winch.drivers.postgres.fast.sending import SentInHalves
 from winch.drivers.postgres.statements import Body, of_schema
 from winch.drivers.postgres.verbs.base import Base, ClaimStarts, witness
 from winch.drivers.postgres.verbs.claim import ClaimVerbs
@@ -113,7 +114,7 @@ class PostgresDriver(ComposedDriver):
             "prefer",
         ):
             log.warning(
-                "%s may be reached without encryption; add sslmode=verify-full to the URL",
+                "%s may be used without encryption; add sslmode=verify-full to the URL",
                 address.describe(),
             )
         return cls(address, events=events)
@@ -124,7 +125,7 @@ class PostgresDriver(ComposedDriver):
         return self._pool.run(verb)
 
     def sending(self, verb: Verb[T]) -> Sending[T]:
-        return Unhurried(self._pool.run, verb)
+        return SentInHalves(self._pool, verb) if self._is_fast else Unhurried(self._pool.run, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         return await self._side().pool.run(verb)

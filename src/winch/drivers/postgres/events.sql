@@ -24,10 +24,11 @@ BEGIN
     IF verb = 'finish_and_claim' THEN
         verb := CASE WHEN TG_OP = 'UPDATE' AND NEW.state = 'running' THEN 'claim' ELSE 'finish' END;
     END IF;
-    IF TG_OP = 'INSERT' AND NEW.state = 'running' THEN -- stored under an offer: two changes in one row
+    -- Stored under an offer, or the next member of a FIFO key, which is admitted and claimed: two changes in one row.
+    IF NEW.state = 'running' AND (TG_OP = 'INSERT' OR OLD.state = 'blocked') THEN
         INSERT INTO {schema}.job_event (job, v, kind, state, attempt, at)
         VALUES (
-            job_id, next_v, 'enqueued', 'ready', 0,
+            job_id, next_v, CASE TG_OP WHEN 'INSERT' THEN 'enqueued' ELSE 'admitted' END, 'ready', NEW.attempt - 1,
             coalesce(nullif(current_setting('winch.at', true), '')::timestamptz, clock_timestamp())
         );
         next_v := next_v + 1;

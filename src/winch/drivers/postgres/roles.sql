@@ -25,8 +25,8 @@ GRANT SELECT ON {schema}.winch_migration TO {producer}, {worker}, {reader};
 -- They run with the rights of their owner, and remove final jobs.
 REVOKE EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive FROM PUBLIC;
 
--- Producer: stores jobs, and sees of other jobs only what tells one id from another. No arguments, no
--- results, no claims. `ring` looks up who waits.
+-- Producer: stores jobs. Of other jobs it sees only ids, queues, states and run times: no arguments, no
+-- results, no claims. `ring` reads whether a worker waits.
 GRANT INSERT ON {schema}.job, {schema}.given_id TO {producer};
 GRANT SELECT, INSERT, DELETE ON {schema}.unique_key TO {producer};
 GRANT SELECT, INSERT, UPDATE ON {schema}.unique_kept TO {producer};
@@ -39,7 +39,7 @@ GRANT SELECT, INSERT ON {schema}.job_event TO {producer};
 GRANT INSERT ON {schema}.signal, {schema}.recheck TO {producer};
 GRANT SELECT (name) ON {schema}.signal TO {producer};
 
--- Worker, and people who act on jobs: all rows, no table.
+-- Worker, and operators: all rows; it creates, alters and drops nothing.
 GRANT SELECT, INSERT, UPDATE, DELETE
     ON {schema}.job, {schema}.archive, {schema}.given_id, {schema}.session, {schema}.queue, {schema}.job_event,
         {schema}.unique_key, {schema}.schedule, {schema}.schedule_run, {schema}.declaration, {schema}.book_line,

@@ -44,7 +44,15 @@ COMMANDS = {
 # Statements whose moments are read as numbers (records.Moments): a datetime costs more to make than all
 # else of a row, and most of a batch are the same.
 BARE_MOMENTS = frozenset(
-    {"claim", "claim.few", "admit.take", "wait.taken", "finish_and_claim", "finish_and_claim.next"}
+    {
+        "claim",
+        "claim.few",
+        "claim.gated",
+        "admit.take",
+        "wait.taken",
+        "finish_and_claim",
+        "finish_and_claim.next",
+    }
 )
 
 
@@ -141,24 +149,57 @@ class OwnConnection:
             self.answer.cut()
 
 
+class Written(msgspec.Struct, frozen=True):
+    """An action as it travels."""
+
+    action: Action
+    values: Sequence[bytes | None] = ()
+    formats: Sequence[int] | None = None
+
+
+def write(action: Action) -> Written:
+    """The action with its values written."""
+    if not isinstance(action, Statement):
+        return Written(action)
+    return Written(action, *_written(action.values, action.sql.names))
+
+
 def run(link: OwnConnection, action: Action, deadline: float) -> Rows:
     """Carry one action out and wait for its rows. Raises what psycopg would, and TimeoutError."""
-    if isinstance(action, Statement) and _is_to_prepare(link, action.sql):
-        _prepare(link, action.sql)
-        _whole(link, deadline)
-        link.kept.add(action.sql.name)
-    _send(link, action)
+    written = write(action)
+    _prepare_first(link, action, deadline)
+    _send(link, written)
     return _rows(link, action, _whole(link, deadline))
+
+
+def send(link: OwnConnection, written: Written, deadline: float) -> None:
+    """The first half of `run`: all of the action is on its way."""
+    _prepare_first(link, written.action, deadline)
+    _send(link, written)
+    _flush(link, deadline)
+
+
+def receive(link: OwnConnection, written: Written, deadline: float) -> Rows:
+    """The second half of `run`."""
+    return _rows(link, written.action, _whole(link, deadline))
 
 
 async def arun(link: OwnConnection, action: Action) -> Rows:
     """`run` in an event loop. `OwnConnection.cut` ends it early."""
+    written = write(action)
     if isinstance(action, Statement) and _is_to_prepare(link, action.sql):
         _prepare(link, action.sql)
         await PendingAnswer(link).whole()
         link.kept.add(action.sql.name)
-    _send(link, action)
+    _send(link, written)
     return _rows(link, action, await PendingAnswer(link).whole())
+
+
+def _prepare_first(link: OwnConnection, action: Action, deadline: float) -> None:
+    if isinstance(action, Statement) and _is_to_prepare(link, action.sql):
+        _prepare(link, action.sql)
+        _whole(link, deadline)
+        link.kept.add(action.sql.name)
 
 
 def _is_to_prepare(link: OwnConnection, sql: Sql) -> bool:
@@ -169,14 +210,14 @@ def _prepare(link: OwnConnection, sql: Sql) -> None:
     link.pgconn.send_prepare(sql.server_name, sql.numbered)
 
 
-def _send(link: OwnConnection, action: Action) -> None:
+def _send(link: OwnConnection, written: Written) -> None:
     if link.is_cut:
         raise _cut()
+    action = written.action
     if not isinstance(action, Statement):
         link.pgconn.send_query(COMMANDS[action])
         return
-    sql = action.sql
-    values, formats = _written(action.values, sql.names)
+    sql, values, formats = action.sql, written.values, written.formats
     # Binary answers: moments are read faster, and whatever DateStyle the database is set to.
     if sql.name in link.keeps:
         link.pgconn.send_query_prepared(sql.server_name, values, formats, Format.BINARY)
@@ -190,13 +231,7 @@ def _send(link: OwnConnection, action: Action) -> None:
 def _whole(link: OwnConnection, deadline: float) -> PGresult | None:
     """Wait for the whole answer to what was sent, blocking."""
     pgconn, poll = link.pgconn, link.poll
-    if pgconn.flush():
-        # More than the socket takes at once. Read meanwhile, lest both sides wait to be read.
-        poll.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
-        while pgconn.flush():
-            _wait(poll, deadline)
-            pgconn.consume_input()
-        poll.modify(pgconn.socket, select.POLLIN)
+    _flush(link, deadline)
     results: list[PGresult] = []
     while True:
         while pgconn.is_busy():
@@ -205,6 +240,17 @@ def _whole(link: OwnConnection, deadline: float) -> PGresult | None:
         if (result := pgconn.get_result()) is None:
             return _checked(link, results)
         results.append(result)
+
+
+def _flush(link: OwnConnection, deadline: float) -> None:
+    pgconn, poll = link.pgconn, link.poll
+    if pgconn.flush():
+        # More than the socket takes at once. Read meanwhile, lest both sides wait to be read.
+        poll.modify(pgconn.socket, select.POLLIN | select.POLLOUT)
+        while pgconn.flush():
+            _wait(poll, deadline)
+            pgconn.consume_input()
+        poll.modify(pgconn.socket, select.POLLIN)
 
 
 def _wait(poll: select.poll, deadline: float) -> None:
@@ -339,22 +385,26 @@ def _written(
     formats: list[int] | None = None
     for name in names:
         value = values[name]
-        if isinstance(value, str):
-            written.append(_encoded(value))
-        elif value is None:
+        if value is None:
             written.append(None)
-        elif isinstance(value, Ids | Texts):
+            continue
+        kind = type(value)
+        if kind is str:
+            written.append(_encoded(value))
+        elif kind is Ids or kind is Texts:
             if formats is None:
                 formats = [Format.TEXT] * len(names)
             formats[len(written)] = Format.BINARY
-            written.append(write_ids(value) if isinstance(value, Ids) else write_texts(value))
+            written.append(write_ids(value) if kind is Ids else write_texts(value))
         else:
             written.append(_plain(value))
     return written, formats
 
 
 def _plain(value: object) -> bytes:
-    """A number, a truth value, a moment, or a list of them or of texts."""
+    """A number, a truth value, a moment, an enum's text, or a list of them or of texts."""
+    if isinstance(value, str):
+        return _encoded(value)
     if isinstance(value, datetime):
         return value.isoformat().encode()
     if isinstance(value, list):

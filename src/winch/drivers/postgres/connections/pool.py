@@ -10,6 +10,7 @@ import asyncio
 import os
 import select
 import time
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from psycopg.rows import tuple_row
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres.address import Address
 from winch.drivers.postgres.connections import libpq
-from winch.drivers.postgres.connections.libpq import OwnConnection, Progress, script
+from winch.drivers.postgres.connections.libpq import Action, OwnConnection, Progress, script
 from winch.drivers.postgres.errors import (
     START_OVER,
     TRIES,
@@ -30,12 +31,14 @@ from winch.drivers.postgres.errors import (
     start_over_delay,
     translated,
 )
-from winch.drivers.postgres.statements import PREPARED, STATEMENTS, Row
+from winch.drivers.postgres.statements import PREPARED, STATEMENTS, Row, Rows
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Row]
 AsyncConnection = psycopg.AsyncConnection[Row]
+FirstRows = Callable[[OwnConnection, float], Rows]
+"""Waits for the answer to what was sent on a connection, up to a deadline."""
 
 WHO_ANSWERS = "SELECT pg_backend_pid()"
 # Statements are prepared by libpq.py alone.
@@ -73,6 +76,15 @@ class SyncPool:
         raise AssertionError("unreachable")
 
     def _once(self, verb: Verb[T], progress: Progress) -> T:
+        self._take_place()
+        try:
+            link = self._fit() or self._connect()
+            return self._carry(link, script(verb, progress), progress)
+        finally:
+            self._free.put(None)
+
+    def _take_place(self) -> None:
+        """Wait until fewer connections than the pool may have are in use."""
         if self._pid != os.getpid():
             self._forget()  # the parent's connections are the parent's; psycopg leaves them alone
         try:
@@ -82,25 +94,79 @@ class SyncPool:
                 f"{self._address.describe()}: all {self._address.pool} connections were in use for "
                 f"{self._address.timeout:g} s; raise pool= in the URL or use fewer threads"
             ) from None
+
+    def _carry(
+        self,
+        link: OwnConnection,
+        steps: Generator[Action, Rows, T],
+        progress: Progress,
+        first_rows: FirstRows | None = None,
+    ) -> T:
+        """Carry the steps out, from the first or from the rows of the first on."""
+        deadline = self.deadline()
         try:
-            link = self._fit() or self._connect()
-            deadline = time.monotonic() + self._address.timeout
-            sending = script(verb, progress)
-            try:
-                action = next(sending)
-                while True:
-                    action = sending.send(libpq.run(link, action, deadline))
-            except StopIteration as stop:
-                self._idle.append(link)
-                result: T = stop.value
-                return result
-            except BaseException as error:
-                self._recover(link, error, deadline)
-                if isinstance(error, TimeoutError):
-                    raise no_answer(self._address, maybe_applied=progress.maybe_applied) from error
-                raise
+            action = next(steps) if first_rows is None else steps.send(first_rows(link, deadline))
+            while True:
+                action = steps.send(libpq.run(link, action, deadline))
+        except StopIteration as stop:
+            self._idle.append(link)
+            result: T = stop.value
+            return result
+        except BaseException as error:
+            self._recover(link, error, deadline)
+            if isinstance(error, TimeoutError):
+                raise no_answer(self._address, maybe_applied=progress.maybe_applied) from error
+            raise
+
+    def deadline(self) -> float:
+        """When the server's time for an answer is over that is wanted now."""
+        return time.monotonic() + self._address.timeout
+
+    # -- for a verb in two halves (fast/sending.py) ------------------------------------------------
+
+    def spare(self) -> OwnConnection | None:
+        """A connection to send on, for `finish`. None where it would be the last that the pool may have:
+        the caller may need one before the answer is read. None, too, where no connection can be made."""
+        if self._pid != os.getpid():
+            self._forget()
+        try:
+            self._free.get_nowait()
+        except Empty:
+            return None
+        link = None
+        try:
+            if not self._free.empty():
+                link = self._fit() or self._connect()
+        except psycopg.Error:
+            pass  # the verb will meet the same when it is run
+        finally:
+            if link is None:
+                self._free.put(None)
+        return link
+
+    def finish(
+        self,
+        link: OwnConnection,
+        verb: Verb[T],
+        steps: Generator[Action, Rows, T],
+        progress: Progress,
+        first_rows: FirstRows,
+    ) -> T:
+        """Carry out the rest of a verb whose first action was sent; raises what `run` would."""
+        try:
+            return self._carry(link, steps, progress, first_rows)
+        except psycopg.Error as error:
+            if error.sqlstate not in START_OVER:
+                raise translated(error, self._address, maybe_applied=progress.maybe_applied) from error
         finally:
             self._free.put(None)
+        time.sleep(start_over_delay(1))
+        return self.run(verb)
+
+    def give_up(self, link: OwnConnection) -> None:
+        """End a connection of `spare` without `finish`: its caller was interrupted."""
+        link.close()
+        self._free.put(None)
 
     def _recover(self, link: OwnConnection, error: BaseException, deadline: float) -> None:
         """Keep a connection that only heard an error; close any other."""

@@ -174,7 +174,7 @@ class Offers:
             raise
         except StorageError as error:
             self.may_be_made = False
-            log.warning("no jobs are handed over to this worker, it claims them: %s", error)
+            log.warning("no jobs are handed over to this worker; it claims them: %s", error)
 
     async def ended(self, offer: Offer) -> None:
         """Withdraw what still stands of it, and look for what was handed over without a word."""
@@ -237,7 +237,7 @@ class ClaimingPostgresBell(PostgresBell):
             # under it is released when they are done with. Without any, the claim's answer was lost.
             if not claims and not offer.claims:
                 raise StorageUnavailable(str(error), maybe_applied=True) from error
-            log.warning("an offer could not be withdrawn, its time ends it: %s", error)
+            log.warning("an offer could not be withdrawn and expires by itself: %s", error)
         finally:
             self._offer = None
         # One token for both, so that a look for the jobs of a token finds all of them.

@@ -147,6 +147,9 @@ CREATE TABLE {schema}.job (
     gate text COLLATE "C",
     -- Whether it has done what must be undone when it is cancelled. NULL for most.
     has_undo boolean,
+    -- The last numbered note: the token of its claim, and its number. NULL for most.
+    note_token uuid,
+    note_number integer,
     -- What the indexes have the job as: its state, or still `ready` while a claim by the hundred runs it. So such a
     -- claim changes no column that an index needs, and the row is replaced in its own page.
     filed text NOT NULL DEFAULT 'ready',
@@ -171,10 +174,10 @@ CREATE INDEX job_ready ON {schema}.job (queue, sort_key, id) WHERE filed = 'read
 COMMENT ON INDEX {schema}.job_ready IS 'serves claim and explain; has what claims by the hundred run, too';
 CREATE INDEX job_gated ON {schema}.job (queue, sort_key, id)
     WHERE filed = 'ready' AND gate IS NOT NULL AND tenant IS NULL;
-COMMENT ON INDEX {schema}.job_gated IS 'serves claim and explain of jobs with gates';
+COMMENT ON INDEX {schema}.job_gated IS 'serves claim and explain of jobs with gates; has what claims by the hundred run, too';
 CREATE INDEX job_tenant ON {schema}.job (queue, tenant, sort_key, id)
     WHERE filed = 'ready' AND gate IS NOT NULL AND tenant IS NOT NULL;
-COMMENT ON INDEX {schema}.job_tenant IS 'serves claim and explain of jobs with tenants';
+COMMENT ON INDEX {schema}.job_tenant IS 'serves claim and explain of jobs with tenants; has what claims by the hundred run, too';
 -- Most jobs have the priority 0 and are not in it.
 CREATE INDEX job_priority ON {schema}.job (queue, priority, sort_key, id) WHERE filed = 'ready' AND priority <> 0;
 COMMENT ON INDEX {schema}.job_priority IS 'serves claim of queues with strict order';
@@ -352,6 +355,9 @@ CREATE TABLE {schema}.session (
     beats bigint NOT NULL DEFAULT 0,
     ended_at timestamptz,
     end_reason text,
+    -- What acts on commands, the same for all processes of one worker; empty: it takes none.
+    supervisor text NOT NULL DEFAULT '',
+    labels text NOT NULL DEFAULT '{}',
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) WITH (
     -- Room for beats to replace the row in its own page. No column that a beat writes has an index.
@@ -582,6 +588,9 @@ CREATE TABLE {schema}.permit (
     job uuid NOT NULL,
     token uuid,
     weight integer NOT NULL,
+    -- Of a limit: a session that runs at most `at_once` jobs at once uses no more of it than so many of them do.
+    session uuid,
+    at_once integer,
     PRIMARY KEY (gate, job)
 ) WITH (
     autovacuum_vacuum_scale_factor = 0.02,
@@ -591,6 +600,20 @@ CREATE TABLE {schema}.permit (
 );
 CREATE INDEX permit_of_job ON {schema}.permit (job);
 COMMENT ON INDEX {schema}.permit_of_job IS 'serves whatever ends a claim';
+
+-- How much of a gate is out: of each session what its jobs weigh together, but no more than the heaviest of them does as
+-- often as the session runs jobs at once.
+CREATE FUNCTION {schema}.gate_used(wanted text) RETURNS bigint
+    LANGUAGE sql STABLE
+    RETURN (
+        SELECT coalesce(sum(held.used), 0)::bigint
+        FROM (
+            SELECT least(sum(permit.weight), max(permit.at_once)::bigint * max(permit.weight)) AS used
+            FROM {schema}.permit
+            WHERE permit.gate = wanted
+            GROUP BY permit.session, permit.at_once
+        ) AS held
+    );
 
 -- Limits, rates and weights as they are set for the whole fleet, by name.
 CREATE TABLE {schema}.limit_set (
@@ -661,14 +684,17 @@ CREATE FUNCTION {schema}.lock_gates(keys text[]) RETURNS integer
     LANGUAGE plpgsql
 AS $$
 DECLARE
-    wanted integer := (SELECT count(DISTINCT key) FROM unnest(keys) AS key);
+    wanted integer := cardinality(keys);
     locked integer;
+    setting text;
 BEGIN
     -- A client that is stopped before it commits must not hold gates for long: the server ends its transaction.
-    PERFORM set_config('idle_in_transaction_session_timeout', '2s', true);
+    setting := set_config('idle_in_transaction_session_timeout', '2s', true);
     LOOP
         PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;
         GET DIAGNOSTICS locked = ROW_COUNT;
+        EXIT WHEN locked >= wanted;
+        wanted := (SELECT count(DISTINCT key) FROM unnest(keys) AS key); -- some may be named twice
         EXIT WHEN locked >= wanted;
         INSERT INTO {schema}.gate (key)
         SELECT DISTINCT key COLLATE "C" AS key FROM unnest(keys) AS key ORDER BY key
@@ -678,70 +704,100 @@ BEGIN
 END
 $$;
 
--- blocked -> ready, for up to `most` of those who wait at a gate, or the first member of a FIFO key when the turn
--- is free. Whoever calls has locked the gate. A job that is locked is passed over: who has it opens the gate too.
+-- blocked -> ready, for up to `numbers` of those who wait at each of these gates, or the first member of a FIFO key when the
+-- turn is free. Whoever calls has locked the gates. A job that is locked is passed over: who has it opens the gate too.
 -- Jobs that wait for the concurrency of their queue are ready: for those, workers are woken.
-CREATE FUNCTION {schema}.open_gate(opened text, most integer) RETURNS integer
+CREATE FUNCTION {schema}.open_gates(opened text[], numbers bigint[]) RETURNS integer
     LANGUAGE plpgsql
 AS $$
 DECLARE
-    chosen uuid[];
+    key text;
+    has_fifo boolean := false;
+    has_queue boolean := false;
+    has_other boolean := false;
+    heads uuid[] := '{}';
+    chosen uuid[] := '{}';
     woken text[];
 BEGIN
-    IF starts_with(opened, 'queue:') THEN
-        PERFORM {schema}.ring(ARRAY[substr(opened, 7)], false);
-        RETURN 0;
+    FOREACH key IN ARRAY opened LOOP
+        has_fifo := has_fifo OR starts_with(key, 'fifo:');
+        has_queue := has_queue OR starts_with(key, 'queue:');
+        has_other := has_other OR NOT (starts_with(key, 'fifo:') OR starts_with(key, 'queue:'));
+    END LOOP;
+    IF has_other THEN
+        chosen := ARRAY(
+            SELECT first.id
+            FROM unnest(opened, numbers) AS given (key, most)
+            CROSS JOIN LATERAL (
+                SELECT job.id
+                FROM {schema}.job
+                WHERE job.filed = 'blocked' AND job.gate = given.key
+                ORDER BY job.gate, job.sort_key, job.id
+                LIMIT given.most
+                FOR UPDATE SKIP LOCKED
+            ) AS first
+            WHERE NOT starts_with(given.key, 'fifo:') AND NOT starts_with(given.key, 'queue:')
+        );
     END IF;
-    IF starts_with(opened, 'fifo:') THEN
-        IF EXISTS (SELECT FROM {schema}.permit WHERE gate = opened AND token IS NULL) THEN
-            RETURN 0;
+    IF has_fifo THEN
+        heads := ARRAY(
+            SELECT first.id
+            FROM unnest(opened) AS given (key)
+            CROSS JOIN LATERAL (
+                SELECT job.id, job.state, job.gate
+                FROM {schema}.job
+                WHERE job.fifo = substr(given.key, 6)
+                ORDER BY job.fifo, job.seq, job.id
+                LIMIT 1
+            ) AS first
+            WHERE starts_with(given.key, 'fifo:')
+                AND first.state = 'blocked'
+                AND first.gate = given.key
+                AND NOT EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = given.key AND permit.token IS NULL)
+        );
+        IF cardinality(heads) > 0 THEN
+            heads := ARRAY(
+                SELECT job.id
+                FROM {schema}.job
+                WHERE job.id = ANY (heads) AND job.state = 'blocked' AND job.gate = 'fifo:' || job.fifo
+                ORDER BY job.id
+                FOR UPDATE SKIP LOCKED
+            );
         END IF;
-        chosen := ARRAY(
-            SELECT id FROM {schema}.job WHERE fifo = substr(opened, 6) ORDER BY seq, id LIMIT 1
-        );
-        chosen := ARRAY(
-            SELECT id
-            FROM {schema}.job
-            WHERE id = ANY (chosen) AND state = 'blocked' AND gate = opened
-            FOR UPDATE SKIP LOCKED
-        );
-    ELSE
-        chosen := ARRAY(
-            SELECT id
-            FROM {schema}.job
-            WHERE filed = 'blocked' AND gate = opened
-            ORDER BY gate, sort_key, id
-            LIMIT most
-            FOR UPDATE SKIP LOCKED
-        );
     END IF;
-    IF cardinality(chosen) = 0 THEN
-        RETURN 0;
+    IF cardinality(chosen) + cardinality(heads) > 0 THEN
+        WITH admitted AS (
+            UPDATE {schema}.job SET state = 'ready', filed = 'ready', gate = '' WHERE id = ANY (chosen || heads)
+            RETURNING id, queue
+        )
+        SELECT array_agg(DISTINCT queue) INTO woken
+        FROM admitted
+        -- A finish that claims wakes workers itself, for the members that it does not take.
+        WHERE current_setting('winch.claims', true) IS DISTINCT FROM 'on' OR id = ANY (chosen);
     END IF;
-    WITH admitted AS (
-        UPDATE {schema}.job SET state = 'ready', filed = 'ready', gate = '' WHERE id = ANY (chosen)
-        RETURNING queue
-    )
-    SELECT array_agg(DISTINCT queue) INTO woken FROM admitted;
-    -- A finish that claims wakes workers itself, for the members that it does not take.
-    IF NOT starts_with(opened, 'fifo:') OR current_setting('winch.claims', true) IS DISTINCT FROM 'on' THEN
+    IF has_queue THEN
+        woken := woken || ARRAY(SELECT substr(name, 7) FROM unnest(opened) AS name WHERE starts_with(name, 'queue:'));
+    END IF;
+    IF cardinality(woken) > 0 THEN
         PERFORM {schema}.ring(woken, false);
     END IF;
-    RETURN cardinality(chosen);
+    RETURN cardinality(chosen) + cardinality(heads);
 END
 $$;
 
 -- A permit ends with its claim, a turn with its job, whichever verb (or person) ends them: a trigger, so that none
 -- can forget it. It locks the gates after the job's row; finish, rescue and end_session, which end many at once, lock
 -- them before (admit.lock, admit.lock_running), and a claim waits for no job. What is left of cycles, such as a
--- delete beside a finish, the server breaks and the pool repeats.
+-- delete beside a finish, the server breaks and the pool repeats. complete_gated does it for all its jobs at once: the
+-- setting `winch.completes` is on for that statement alone.
 CREATE FUNCTION {schema}.leave_gates() RETURNS trigger
     LANGUAGE plpgsql
 AS $$
 DECLARE
     is_gone boolean := TG_OP = 'DELETE';
     keeps_turn boolean := false;
-    held record;
+    opened text[];
+    numbers bigint[];
     keys text[];
 BEGIN
     keys := ARRAY(
@@ -756,16 +812,19 @@ BEGIN
         RETURN NULL;
     END IF;
     PERFORM {schema}.lock_gates(keys);
-    FOR held IN
+    WITH freed AS (
         DELETE FROM {schema}.permit
         WHERE job = OLD.id
             AND (token = OLD.token OR (is_gone AND NOT (keeps_turn AND token IS NULL)))
         RETURNING gate, weight
-    LOOP
-        PERFORM {schema}.open_gate(held.gate, greatest(held.weight, 1));
-    END LOOP;
-    IF is_gone AND OLD.fifo IS NOT NULL AND NOT keeps_turn THEN
-        PERFORM {schema}.open_gate('fifo:' || OLD.fifo, 1);
+    )
+    SELECT array_agg(gate::text), array_agg(greatest(weight, 1)::bigint) INTO opened, numbers FROM freed;
+    IF is_gone AND OLD.fifo IS NOT NULL AND NOT keeps_turn AND ('fifo:' || OLD.fifo = ANY (opened)) IS NOT TRUE THEN
+        opened := opened || ('fifo:' || OLD.fifo);
+        numbers := numbers || 1::bigint;
+    END IF;
+    IF opened IS NOT NULL THEN
+        PERFORM {schema}.open_gates(opened, numbers);
     END IF;
     RETURN NULL;
 END
@@ -776,178 +835,227 @@ CREATE TRIGGER job_leaves_gates AFTER UPDATE ON {schema}.job
     EXECUTE FUNCTION {schema}.leave_gates();
 
 CREATE TRIGGER job_is_gone_from_gates AFTER DELETE ON {schema}.job
-    FOR EACH ROW WHEN (OLD.gate IS NOT NULL)
+    FOR EACH ROW WHEN (
+        OLD.gate IS NOT NULL AND current_setting('winch.completes', true) IS DISTINCT FROM 'on'
+    )
     EXECUTE FUNCTION {schema}.leave_gates();
 
--- ready -> running, for the first members of these FIFO keys, which other members have left: those that a claim
--- with these parameters would take first. The others wake their workers. Whoever calls has locked the session FOR KEY
--- SHARE, then the gates; most = 0 where the session has ended. Only members without another gate are taken: what
--- core/gates decides about any other is not repeated here.
+-- ready | blocked -> running, for the first members of these FIFO keys, which other members have left: those that a claim
+-- with these parameters would take first. A blocked member is admitted and claimed in one write. The others are made ready
+-- and wake their workers. A key without members loses its gate. Whoever calls has locked the session FOR KEY SHARE, then
+-- the gates; most = 0 where the session has ended. Only members without another gate are taken: what core/gates decides
+-- about any other is not repeated here.
 CREATE FUNCTION {schema}.next_members(
     keys text[], by_session uuid, by_token uuid, served text[], known text[], most bigint, at timestamptz
 ) RETURNS SETOF {schema}.job
     LANGUAGE plpgsql
 AS $$
+#variable_conflict use_column
 DECLARE
-    heads uuid[];
+    h_id uuid[];
+    h_queue text[];
+    h_sort bigint[];
+    h_fit boolean[]; -- NULL: this worker's claims do not see it
+    empty text[];
     fit uuid[];
     chosen uuid[] := '{}';
-    taken uuid[] := '{}';
     served_queue text;
-    one uuid;
+    is_paused boolean;
+    is_ruled boolean;
+    first_sort bigint;
+    first_id uuid;
+    number integer := 0;
     woken text[];
 BEGIN
-    heads := ARRAY(
-        SELECT member.id
+    -- One gate is one `kind`; text that was damaged by hand is not read as JSON.
+    SELECT
+        array_agg(member.id) FILTER (WHERE member.is_head), array_agg(member.queue) FILTER (WHERE member.is_head),
+        array_agg(member.sort_key) FILTER (WHERE member.is_head),
+        array_agg(CASE WHEN member.is_seen THEN member.is_fit END) FILTER (WHERE member.is_head),
+        array_agg(member.id) FILTER (WHERE member.is_head AND member.is_seen AND member.is_fit),
+        array_agg('fifo:' || member.key) FILTER (WHERE member.id IS NULL)
+    INTO h_id, h_queue, h_sort, h_fit, fit, empty
+    FROM (
+        SELECT
+            wanted.key, first.id, first.queue, first.sort_key,
+            first.tenant IS NULL AND (known IS NULL OR first.task = ANY (known)) AS is_seen,
+            length(first.options) - length(replace(first.options, '"kind":', '')) = length('"kind":') AS is_fit,
+            (first.state = 'ready' OR (first.state = 'blocked' AND first.gate = 'fifo:' || wanted.key))
+                AND NOT EXISTS (
+                    SELECT FROM {schema}.permit WHERE permit.gate = 'fifo:' || wanted.key AND permit.token IS NULL
+                ) AS is_head
         FROM unnest(keys) AS wanted (key)
-        CROSS JOIN LATERAL (
-            SELECT job.id, job.state
+        LEFT JOIN LATERAL (
+            SELECT job.id, job.state, job.gate, job.queue, job.task, job.tenant, job.options, job.sort_key
             FROM {schema}.job
             WHERE job.fifo = wanted.key
             ORDER BY job.fifo, job.seq, job.id
             LIMIT 1
-        ) AS member
-        WHERE member.state = 'ready'
-            AND NOT EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = 'fifo:' || wanted.key AND permit.token IS NULL)
-    );
-    IF cardinality(heads) = 0 THEN
+        ) AS first ON true
+    ) AS member;
+    IF empty IS NOT NULL THEN
+        DELETE FROM {schema}.gate
+        WHERE gate.key = ANY (empty) AND NOT EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = gate.key);
+    END IF;
+    IF h_id IS NULL THEN
         RETURN;
     END IF;
-    -- One gate is one `kind`; text that was damaged by hand is not read as JSON.
-    fit := ARRAY(
-        SELECT job.id
-        FROM {schema}.job
-        WHERE job.id = ANY (heads)
-            AND job.tenant IS NULL
-            AND length(job.options) - length(replace(job.options, '"kind":', '')) = length('"kind":')
-    );
+    fit := coalesce(fit, '{}');
     most := least(most, cardinality(fit));
-    <<queues>>
     FOREACH served_queue IN ARRAY served LOOP
         EXIT WHEN cardinality(chosen) >= most;
-        CONTINUE WHEN EXISTS (
-            SELECT FROM {schema}.queue WHERE queue.name = served_queue AND queue.paused_at IS NOT NULL
-        );
-        -- A claim reads what is set for a queue. Whoever sets it waits for the session's lock.
-        EXIT WHEN EXISTS (
-            SELECT
-            FROM {schema}.queue
-            WHERE queue.name = served_queue AND (queue.concurrency IS NOT NULL OR queue.is_strict)
-        );
-        -- Between tenants turns decide, not sort keys: a claim draws them.
-        EXIT WHEN EXISTS (
+        SELECT queue.paused_at IS NOT NULL, queue.concurrency IS NOT NULL OR queue.is_strict
+        INTO is_paused, is_ruled
+        FROM {schema}.queue
+        WHERE queue.name = served_queue;
+        CONTINUE WHEN is_paused;
+        -- A claim reads what is set for a queue. Whoever sets it waits for the session's lock. Between tenants turns
+        -- decide, not sort keys: a claim draws them.
+        EXIT WHEN is_ruled OR EXISTS (
             SELECT
             FROM {schema}.job
-            WHERE job.queue = served_queue AND job.filed = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NOT NULL
+            WHERE job.queue = served_queue AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL
+                AND job.tenant IS NOT NULL
         );
-        FOR one IN
-            SELECT first.id
-            FROM (
-                (
-                    SELECT job.id, job.sort_key
-                    FROM {schema}.job
-                    WHERE job.queue = served_queue
-                        AND job.filed = 'ready'
-                        AND job.gate IS NULL
-                        AND job.state = 'ready'
-                        AND (known IS NULL OR job.task = ANY (known))
-                    ORDER BY job.queue, job.sort_key, job.id
-                    LIMIT 1
-                )
-                UNION ALL
-                (
-                    SELECT job.id, job.sort_key
-                    FROM {schema}.job
-                    WHERE job.queue = served_queue
-                        AND job.filed = 'ready'
-                        AND job.gate IS NOT NULL
-                        AND job.tenant IS NULL
-                        AND (known IS NULL OR job.task = ANY (known))
-                    ORDER BY job.queue, job.sort_key, job.id
-                    LIMIT most
-                )
-            ) AS first
-            ORDER BY first.sort_key, first.id
-        LOOP
-            EXIT queues WHEN cardinality(chosen) >= most OR one <> ALL (fit);
-            chosen := chosen || one;
-        END LOOP;
+        -- The first job that a claim would decide: members are taken up to it, and none of the queues after it.
+        SELECT other.sort_key, other.id INTO first_sort, first_id
+        FROM (
+            (
+                SELECT job.sort_key, job.id
+                FROM {schema}.job
+                WHERE job.queue = served_queue
+                    AND job.filed = 'ready'
+                    AND job.gate IS NULL
+                    AND job.state = 'ready'
+                    AND (known IS NULL OR job.task = ANY (known))
+                ORDER BY job.queue, job.sort_key, job.id
+                LIMIT 1
+            )
+            UNION ALL
+            (
+                SELECT job.sort_key, job.id
+                FROM {schema}.job
+                WHERE job.queue = served_queue
+                    AND job.filed = 'ready'
+                    AND job.state = 'ready'
+                    AND job.gate IS NOT NULL
+                    AND job.tenant IS NULL
+                    AND (known IS NULL OR job.task = ANY (known))
+                    AND job.id NOT IN (SELECT unnest(fit)) -- which is hashed
+                ORDER BY job.queue, job.sort_key, job.id
+                LIMIT 1
+            )
+            UNION ALL
+            SELECT head.sort_key, head.id
+            FROM unnest(h_id, h_queue, h_sort, h_fit) AS head (id, queue, sort_key, is_fit)
+            WHERE head.queue = served_queue AND NOT head.is_fit
+        ) AS other
+        ORDER BY other.sort_key, other.id
+        LIMIT 1;
+        chosen := chosen || ARRAY(
+            SELECT head.id
+            FROM unnest(h_id, h_queue, h_sort, h_fit) AS head (id, queue, sort_key, is_fit)
+            WHERE head.queue = served_queue
+                AND head.is_fit
+                AND (first_id IS NULL OR (head.sort_key, head.id) < (first_sort, first_id))
+            ORDER BY head.sort_key, head.id
+            LIMIT most - cardinality(chosen)
+        );
+        EXIT WHEN first_id IS NOT NULL;
     END LOOP;
     IF cardinality(chosen) > 0 THEN
-        taken := ARRAY(
+        RETURN QUERY
+        WITH taken AS (
+            UPDATE {schema}.job
+            SET state = 'running',
+                filed = 'running',
+                gate = '',
+                attempt = least(job.attempt, 2147483646) + 1, -- as claim does
+                fence = greatest(job.fence + 1, {schema}.micros(at)),
+                token = by_token,
+                session = by_session,
+                claimed_at = at,
+                progress = NULL,
+                log = NULL
+            WHERE job.id = ANY (ARRAY(
+                SELECT job.id
+                FROM {schema}.job
+                WHERE job.id = ANY (chosen)
+                    AND (
+                        (job.state = 'ready' AND job.gate IS NOT NULL)
+                        OR (job.state = 'blocked' AND job.gate = 'fifo:' || job.fifo)
+                    )
+                ORDER BY job.id
+                FOR UPDATE SKIP LOCKED
+            ))
+            RETURNING job.*
+        ),
+        granted AS (
+            INSERT INTO {schema}.permit (gate, job, token, weight)
+            SELECT 'fifo:' || taken.fifo, taken.id, NULL, 0 FROM taken
+            ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight
+        )
+        SELECT * FROM taken;
+        GET DIAGNOSTICS number = ROW_COUNT;
+    END IF;
+    IF number < cardinality(h_id) THEN
+        UPDATE {schema}.job
+        SET state = 'ready', filed = 'ready', gate = ''
+        WHERE job.id = ANY (ARRAY(
             SELECT job.id
             FROM {schema}.job
-            WHERE job.id = ANY (chosen) AND job.state = 'ready' AND job.gate IS NOT NULL
+            WHERE job.id = ANY (h_id) AND job.state = 'blocked' AND job.gate = 'fifo:' || job.fifo
             ORDER BY job.id
             FOR UPDATE SKIP LOCKED
-        );
-        INSERT INTO {schema}.permit (gate, job, token, weight)
-        SELECT 'fifo:' || job.fifo, job.id, NULL, 0 FROM {schema}.job WHERE job.id = ANY (taken)
-        ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight;
-        RETURN QUERY
-        UPDATE {schema}.job
-        SET state = 'running',
-            filed = 'running',
-            attempt = least(job.attempt, 2147483646) + 1, -- as claim does
-            fence = greatest(job.fence + 1, {schema}.micros(at)),
-            token = by_token,
-            session = by_session,
-            claimed_at = at,
-            progress = NULL,
-            log = NULL
-        WHERE job.id = ANY (taken)
-        RETURNING job.*;
-    END IF;
-    SELECT array_agg(DISTINCT job.queue) INTO woken
-    FROM {schema}.job
-    WHERE job.id = ANY (heads) AND job.id <> ALL (taken);
-    IF woken IS NOT NULL THEN
+        ));
+        woken := ARRAY(SELECT DISTINCT job.queue FROM {schema}.job WHERE job.id = ANY (h_id) AND job.state = 'ready');
         PERFORM {schema}.ring(woken, false);
     END IF;
 END
 $$;
 
--- running -> completed for members of FIFO keys, and ready -> running for the next ones, in one statement: what
--- finish.sql does, then next_members. Each statement in here has its own snapshot, and the later ones must see what
--- others did until the locks were there. So a transaction that is not READ COMMITTED gets no row, and nothing is done.
--- The first row has the ids that took; the others have the jobs that were claimed.
-CREATE FUNCTION {schema}.finish_members(
-    ids uuid[], tokens uuid[], results jsonb, result text,
-    by_session uuid, by_token uuid, served text[], known text[], most bigint, given timestamptz
-) RETURNS TABLE (took text[], claimed {schema}.job)
+-- running -> completed for jobs with gates: what finish.sql does, and the permits of all of them at once. Fenced by (id,
+-- token), pairwise. Locks: the gates, sorted; then the job rows. Returns the ids that took. NULL, and nothing is done, where
+-- the transaction is not READ COMMITTED (each statement in here needs its own snapshot), or where a breaker counts one of
+-- the ends, which core/gates does. Turns of FIFO keys are given on where `opens_turns`; else next_members does it.
+CREATE FUNCTION {schema}.complete_gated(
+    ids uuid[], tokens uuid[], results jsonb, result text, given timestamptz, opens_turns boolean DEFAULT true
+) RETURNS uuid[]
     LANGUAGE plpgsql
 AS $$
-#variable_conflict use_column
 DECLARE
     at timestamptz;
     keys text[];
-    ended text[];
+    opened text[];
+    numbers bigint[];
+    ended uuid[];
+    has_breaker boolean;
+    setting text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RETURN;
+        RETURN NULL;
     END IF;
-    PERFORM FROM {schema}.session WHERE id = by_session AND ended_at IS NULL FOR KEY SHARE;
-    IF NOT FOUND THEN
-        most := 0;
+    SELECT array_agg(DISTINCT held.gate) FILTER (WHERE held.gate IS NOT NULL), bool_or(held.has_breaker)
+    INTO keys, has_breaker
+    FROM (
+        SELECT permit.gate::text, false AS has_breaker FROM {schema}.permit WHERE permit.job = ANY (ids)
+        UNION ALL
+        SELECT 'fifo:' || job.fifo, position('"breaker":' IN job.options) > 0 FROM {schema}.job WHERE job.id = ANY (ids)
+    ) AS held;
+    IF has_breaker THEN
+        RETURN NULL;
     END IF;
-    PERFORM set_config('lock_timeout', '4s', true), set_config('winch.claims', 'on', true);
-    PERFORM {schema}.lock_gates(ARRAY(
-        SELECT gate::text FROM {schema}.permit WHERE job = ANY (ids)
-        UNION
-        SELECT 'fifo:' || fifo FROM {schema}.job WHERE id = ANY (ids) AND fifo IS NOT NULL
-    ));
+    setting := set_config('lock_timeout', '4s', true) || set_config('winch.completes', 'on', true);
+    IF keys IS NOT NULL THEN
+        setting := {schema}.lock_gates(keys);
+    END IF;
     at := coalesce(given, clock_timestamp());
-    -- Whose claim is live under the gate's lock: it can end only here. A key whose member does not end keeps its turn.
-    keys := ARRAY(
-        SELECT DISTINCT job.fifo
-        FROM unnest(ids, tokens) AS outcome (job, by_token)
-        JOIN {schema}.job AS job ON job.id = outcome.job AND job.token = outcome.by_token
-        WHERE job.fifo IS NOT NULL
-    );
     WITH gone AS (
         DELETE FROM {schema}.job
-        WHERE id = ANY (ids)
-            AND (id, token) IN (SELECT outcome.job, outcome.by_token FROM unnest(ids, tokens) AS outcome (job, by_token))
+        WHERE job.id = ANY (ids)
+            AND (job.id, job.token) IN (
+                SELECT outcome.job, outcome.by_token FROM unnest(ids, tokens) AS outcome (job, by_token)
+            )
         RETURNING
             id, created_at, run_at, fence, version, priority, attempt, crashes, rescues, is_suspect,
             is_given_id, queue, task, args, session, token, claimed_at, expires_at, cancel_requested_at,
@@ -966,12 +1074,1169 @@ BEGIN
             {schema}.drop_on('completed', keep_seconds, at), is_suspect, is_given_id, 'completed', queue, task, args,
             session, token, claimed_at, expires_at, cancel_requested_at, keep_seconds, max_attempts, tenant, fifo,
             seq, unique_key, tags, headers, options, progress, checkpoint, log, history,
-            CASE WHEN results IS NULL THEN finish_members.result ELSE results ->> id::text END, NULL
+            CASE WHEN results IS NULL THEN complete_gated.result ELSE results ->> id::text END, NULL
         FROM gone
     )
-    SELECT coalesce(array_agg(id::text), '{}') INTO ended FROM gone;
-    RETURN QUERY SELECT ended, NULL::{schema}.job;
-    RETURN QUERY SELECT NULL::text[], next FROM {schema}.next_members(keys, by_session, by_token, served, known, most, at) AS next;
+    SELECT
+        coalesce(array_agg(gone.id), '{}'),
+        array_agg(DISTINCT 'fifo:' || gone.fifo) FILTER (WHERE gone.fifo IS NOT NULL)
+    INTO ended, opened
+    FROM gone;
+    -- The triggers of the delete have run, and let its jobs pass.
+    setting := set_config('winch.completes', 'off', true);
+    IF cardinality(ended) = 0 THEN
+        RETURN ended;
+    END IF;
+    -- As finish does: where the whole call took, and it is no call for a few jobs.
+    IF cardinality(ended) >= 16 AND cardinality(ended) = cardinality(ids) THEN
+        UPDATE {schema}.lease
+        SET unended = lease.unended - counted.number
+        FROM (SELECT by_token, count(*) AS number FROM unnest(tokens) AS by_token GROUP BY by_token) AS counted
+        WHERE lease.token = counted.by_token;
+    END IF;
+    WITH freed AS (
+        DELETE FROM {schema}.permit WHERE permit.job = ANY (ended) RETURNING permit.gate, permit.weight
+    )
+    SELECT array_agg(opens.gate), array_agg(opens.number) INTO opened, numbers
+    FROM (
+        SELECT freed.gate::text AS gate, sum(greatest(freed.weight, 1))::bigint AS number
+        FROM freed
+        WHERE NOT starts_with(freed.gate, 'fifo:')
+        GROUP BY freed.gate
+        UNION ALL
+        SELECT fifo, 1 FROM unnest(opened) AS fifo WHERE opens_turns
+    ) AS opens;
+    IF opened IS NOT NULL THEN
+        -- A FIFO key whose last member has ended leaves nothing behind. admit.tidy removes other gates.
+        IF {schema}.open_gates(opened, numbers) < cardinality(opened) THEN
+            -- By the keys that were given: those in the table have a collation that the index of members has not.
+            DELETE FROM {schema}.gate
+            WHERE gate.key = ANY (ARRAY(
+                SELECT ended.key
+                FROM unnest(opened) AS ended (key)
+                WHERE starts_with(ended.key, 'fifo:')
+                    AND (
+                        SELECT job.id
+                        FROM {schema}.job
+                        WHERE job.fifo = substr(ended.key, 6)
+                        ORDER BY job.fifo, job.seq, job.id
+                        LIMIT 1
+                    ) IS NULL
+            ));
+        END IF;
+    END IF;
+    RETURN ended;
+END
+$$;
+
+-- running -> completed for members of FIFO keys, and ready | blocked -> running for the next ones, in one statement. The first row
+-- has the ids that took; the others have the jobs that were claimed. No row, and nothing is done, where complete_gated
+-- does nothing.
+CREATE FUNCTION {schema}.finish_members(
+    ids uuid[], tokens uuid[], results jsonb, result text,
+    by_session uuid, by_token uuid, served text[], known text[], most bigint, given timestamptz
+) RETURNS TABLE (took text[], claimed {schema}.job)
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    keys text[];
+    ended uuid[];
+BEGIN
+    PERFORM FROM {schema}.session WHERE id = by_session AND ended_at IS NULL FOR KEY SHARE;
+    IF NOT FOUND THEN
+        most := 0;
+    END IF;
+    -- Read before they end: which of them end is known after.
+    keys := ARRAY(SELECT ARRAY[job.id::text, job.fifo] FROM {schema}.job WHERE job.id = ANY (ids) AND job.fifo IS NOT NULL);
+    ended := {schema}.complete_gated(ids, tokens, results, result, given, false);
+    IF ended IS NULL THEN
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT ended::text[], NULL::{schema}.job;
+    RETURN QUERY
+    SELECT NULL::text[], next
+    FROM {schema}.next_members(
+        ARRAY(
+            SELECT DISTINCT keys[place][2]
+            FROM generate_subscripts(keys, 1) AS place
+            WHERE keys[place][1]::uuid = ANY (ended)
+        ),
+        by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
+    ) AS next;
+END
+$$;
+
+-- Claims of jobs with gates, in one statement ---------------------------------------------------------
+
+-- The row of a claim by the hundred, or more of its jobs: a claim may take from several queues.
+CREATE FUNCTION {schema}.add_lease(by_token uuid, by_session uuid, at timestamptz, more uuid[]) RETURNS void
+    LANGUAGE sql
+AS $$
+    INSERT INTO {schema}.lease (token, session, claimed_at, unended, ids)
+    VALUES (by_token, by_session, at, cardinality(more), more)
+    ON CONFLICT (token) DO UPDATE
+    SET unended = lease.unended + excluded.unended,
+        ids = lease.ids || excluded.ids;
+$$;
+
+-- The first ready jobs of a queue that a claim of `most` jobs tries, not locked: those with gates and `ahead` more, of each
+-- tenant its share and `spare` more, and where the first plain ones stand. `is_cut`: its tenant has more. In a queue of
+-- strict order they are found by priority; jobs of tenants are then read whole and sorted.
+CREATE FUNCTION {schema}.candidates(
+    wanted text, is_by_priority boolean, known text[], most bigint, ahead bigint, spare bigint
+) RETURNS TABLE (
+    id uuid, sort_key bigint, attempt integer, options text, tenant text, is_plain boolean, priority integer,
+    weight bigint, is_cut boolean
+)
+    LANGUAGE plpgsql STABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF is_by_priority THEN
+        -- The priorities by steps in their index.
+        RETURN QUERY
+        WITH RECURSIVE levels (priority) AS (
+            (
+                SELECT job.priority
+                FROM {schema}.job
+                WHERE job.queue = wanted AND job.filed = 'ready' AND job.state = 'ready' AND job.priority <> 0
+                ORDER BY job.priority DESC
+                LIMIT 1
+            )
+            UNION ALL
+            SELECT next.priority
+            FROM levels
+            CROSS JOIN LATERAL (
+                SELECT job.priority
+                FROM {schema}.job
+                WHERE job.queue = wanted AND job.filed = 'ready' AND job.state = 'ready' AND job.priority <> 0 AND job.priority < levels.priority
+                ORDER BY job.priority DESC
+                LIMIT 1
+            ) AS next
+        )
+        SELECT
+            first.id, first.sort_key, first.attempt, first.options, first.tenant, first.is_plain, first.priority,
+            1::bigint, false
+        FROM levels
+        CROSS JOIN LATERAL (
+            SELECT
+                job.id, job.sort_key, job.attempt, job.options, job.tenant, job.gate IS NULL AS is_plain, job.priority
+            FROM {schema}.job
+            WHERE job.queue = wanted
+                AND job.filed = 'ready'
+                AND job.state = 'ready'
+                AND job.priority <> 0
+                AND job.priority = levels.priority
+                AND job.tenant IS NULL
+                AND (known IS NULL OR job.task = ANY (known))
+            ORDER BY job.queue, job.priority, job.sort_key, job.id
+            LIMIT most + ahead
+        ) AS first
+        ORDER BY first.priority DESC, first.sort_key, first.id
+        LIMIT most + ahead;
+    END IF;
+    RETURN QUERY
+    SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant, false, job.priority, 1::bigint, false
+    FROM {schema}.job
+    WHERE job.queue = wanted
+        AND job.filed = 'ready'
+        AND job.state = 'ready'
+        AND job.gate IS NOT NULL
+        AND job.tenant IS NULL
+        AND (job.priority = 0 OR NOT is_by_priority)
+        AND (known IS NULL OR job.task = ANY (known))
+    ORDER BY job.queue, job.sort_key, job.id
+    LIMIT most + ahead;
+    RETURN QUERY
+    SELECT job.id, job.sort_key, job.attempt, NULL::text, NULL::text, true, job.priority, 1::bigint, false
+    FROM {schema}.job
+    WHERE job.queue = wanted
+        AND job.filed = 'ready'
+        AND job.gate IS NULL
+        AND job.state = 'ready'
+        AND (job.priority = 0 OR NOT is_by_priority)
+        AND (known IS NULL OR job.task = ANY (known))
+    ORDER BY job.queue, job.sort_key, job.id
+    LIMIT most;
+    IF NOT EXISTS (
+        SELECT
+        FROM {schema}.job
+        WHERE job.queue = wanted AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NOT NULL
+    ) THEN
+        RETURN;
+    END IF;
+    IF is_by_priority THEN
+        RETURN QUERY
+        SELECT
+            first.id, first.sort_key, first.attempt, first.options, first.tenant, false, first.priority,
+            first.weight, false
+        FROM (
+            SELECT
+                job.id, job.sort_key, job.attempt, job.options, job.tenant, job.priority,
+                greatest((limit_set.spec::jsonb ->> 'n')::bigint, 1) AS weight,
+                row_number() OVER (PARTITION BY job.tenant ORDER BY job.priority DESC, job.sort_key, job.id) AS place
+            FROM {schema}.job
+            LEFT JOIN {schema}.limit_set ON limit_set.name = 'tenant:' || job.tenant
+            WHERE job.queue = wanted
+                AND job.filed = 'ready'
+                AND job.state = 'ready'
+                AND job.gate IS NOT NULL
+                AND job.tenant IS NOT NULL
+                AND (known IS NULL OR job.task = ANY (known))
+        ) AS first
+        WHERE first.place <= most + spare;
+        RETURN;
+    END IF;
+    -- Of each tenant half as many again as its weight gives it of the claim: others may have fewer.
+    RETURN QUERY
+    WITH RECURSIVE tenants (tenant) AS (
+        (
+            SELECT job.tenant
+            FROM {schema}.job
+            WHERE job.queue = wanted AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NOT NULL
+            ORDER BY job.tenant
+            LIMIT 1
+        )
+        UNION ALL
+        SELECT next.tenant
+        FROM tenants
+        CROSS JOIN LATERAL (
+            SELECT job.tenant
+            FROM {schema}.job
+            WHERE job.queue = wanted
+                AND job.filed = 'ready'
+                AND job.state = 'ready'
+                AND job.gate IS NOT NULL
+                AND job.tenant IS NOT NULL
+                AND job.tenant > tenants.tenant
+            ORDER BY job.tenant
+            LIMIT 1
+        ) AS next
+    ),
+    weighed AS MATERIALIZED (
+        SELECT tenants.tenant, greatest((limit_set.spec::jsonb ->> 'n')::bigint, 1) AS weight
+        FROM tenants
+        LEFT JOIN {schema}.limit_set ON limit_set.name = 'tenant:' || tenants.tenant
+    ),
+    shares AS MATERIALIZED (
+        SELECT
+            weighed.tenant, weighed.weight,
+            least(most, ceil(1.5 * most * weighed.weight / sum(weighed.weight) OVER ())::bigint) + spare AS share
+        FROM weighed
+    )
+    SELECT
+        first.id, first.sort_key, first.attempt, first.options, first.tenant, false, first.priority, shares.weight,
+        count(*) OVER (PARTITION BY shares.tenant) >= shares.share
+    FROM shares
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant, job.priority
+        FROM {schema}.job
+        WHERE job.queue = wanted
+            AND job.filed = 'ready'
+            AND job.state = 'ready'
+            AND job.gate IS NOT NULL
+            AND job.tenant = shares.tenant
+            AND (known IS NULL OR job.task = ANY (known))
+        ORDER BY job.queue, job.tenant, job.sort_key, job.id
+        LIMIT shares.share
+    ) AS first;
+END
+$$;
+
+-- ready -> running, for the first plain jobs of a queue, as claim.sql does. The caller has locked the session and knows
+-- that the queue is not paused and has no rule.
+CREATE FUNCTION {schema}.take_plain(
+    wanted text, by_session uuid, by_token uuid, known text[], most bigint, batch_from bigint, at timestamptz
+) RETURNS SETOF {schema}.job
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    is_batch boolean := most >= batch_from;
+    places tid[];
+    chosen uuid[];
+BEGIN
+    SELECT array_agg(first.place), array_agg(first.id) INTO places, chosen
+    FROM (
+        SELECT job.ctid AS place, job.id
+        FROM {schema}.job
+        WHERE job.queue = wanted
+            AND job.filed = 'ready'
+            AND job.gate IS NULL
+            AND job.state = 'ready'
+            AND (known IS NULL OR job.task = ANY (known))
+        ORDER BY job.queue, job.sort_key, job.id
+        LIMIT most
+        FOR UPDATE SKIP LOCKED
+    ) AS first;
+    IF chosen IS NULL THEN
+        RETURN;
+    END IF;
+    IF is_batch THEN
+        PERFORM {schema}.add_lease(by_token, by_session, at, chosen);
+    END IF;
+    RETURN QUERY
+    UPDATE {schema}.job
+    SET state = 'running',
+        filed = CASE WHEN is_batch THEN job.filed ELSE 'running' END,
+        attempt = least(job.attempt, 2147483646) + 1,
+        fence = greatest(job.fence + 1, {schema}.micros(at)),
+        token = by_token,
+        session = by_session,
+        claimed_at = at,
+        progress = NULL,
+        log = NULL
+    WHERE job.ctid = ANY (places)
+    RETURNING job.*;
+END
+$$;
+
+-- The gates in these texts of options, as core/gates/uses.py reads them. Raises a data exception for text that was damaged
+-- by hand.
+CREATE FUNCTION {schema}.gate_uses(texts text[]) RETURNS TABLE (
+    number bigint, place bigint, key text, kind text, name text, n bigint, per bigint, how text, burst bigint,
+    weight bigint, is_for_retries boolean
+)
+    LANGUAGE plpgsql IMMUTABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT
+        given.number, use.place, use.key, use.kind, coalesce(use.name, ''), coalesce(use.n, 0), coalesce(use.per, 0),
+        coalesce(use.how, 'sliding'), coalesce(use.burst, 0), coalesce(use.weight, 1), coalesce(use.is_for_retries, false)
+    FROM unnest(texts) WITH ORDINALITY AS given (options, number)
+    CROSS JOIN LATERAL ROWS FROM (
+        jsonb_to_recordset(given.options::jsonb -> 'gates') AS (
+            key text, kind text, name text, n bigint, per bigint, how text, burst bigint, weight bigint,
+            is_for_retries boolean
+        )
+    ) WITH ORDINALITY AS use (key, kind, name, n, per, how, burst, weight, is_for_retries, place)
+    WHERE starts_with(given.options, '{"gates":');
+END
+$$;
+
+-- What a rate has left for a claim at this moment, as core/gates/rates.py reads its state: `used` of a window or `level` of
+-- a bucket, and of a window what its next state begins with.
+CREATE FUNCTION {schema}.rate_left(
+    how text, n bigint, per bigint, burst bigint, state text, at bigint,
+    OUT used bigint, OUT level double precision, OUT kept jsonb
+)
+    LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    parsed jsonb := coalesce(state, '{}')::jsonb;
+    most double precision := CASE WHEN burst = 0 THEN n ELSE burst END;
+BEGIN
+    CASE how
+        WHEN 'fixed' THEN
+            used := CASE
+                WHEN (parsed ->> 'from')::bigint = at / per * per THEN coalesce((parsed ->> 'used')::bigint, 0)
+                ELSE 0
+            END;
+        WHEN 'bucket' THEN
+            level := CASE
+                WHEN parsed ->> 'level' IS NULL THEN most
+                ELSE least(
+                    most,
+                    (parsed ->> 'level')::double precision
+                        + greatest(0, at - coalesce((parsed ->> 'at')::bigint, 0))::double precision * n / per
+                )
+            END;
+        ELSE
+            -- Takes leave in their order: the first that still counts ends that.
+            SELECT coalesce(jsonb_agg(take.entry ORDER BY take.place), '[]'), coalesce(sum((take.entry ->> 1)::bigint), 0)
+            INTO kept, used
+            FROM jsonb_array_elements(parsed -> 'takes') WITH ORDINALITY AS take (entry, place)
+            WHERE take.place >= (
+                SELECT min(young.place)
+                FROM jsonb_array_elements(parsed -> 'takes') WITH ORDINALITY AS young (entry, place)
+                WHERE (young.entry ->> 0)::bigint + per > at
+            );
+    END CASE;
+END
+$$;
+
+-- The state of a rate from which `took` was taken at this moment.
+CREATE FUNCTION {schema}.rate_state(
+    how text, per bigint, used bigint, level double precision, kept jsonb, took bigint, at bigint
+) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    last jsonb := kept -> -1;
+BEGIN
+    CASE
+        WHEN how = 'fixed' THEN
+            RETURN jsonb_build_object('from', at / per * per, 'used', used);
+        WHEN how = 'bucket' THEN
+            RETURN jsonb_build_object('level', level, 'at', at);
+        WHEN took = 0 THEN
+            NULL;
+        WHEN (last ->> 0)::bigint = at THEN
+            kept := jsonb_set(kept, '{-1,1}', to_jsonb((last ->> 1)::bigint + took));
+        WHEN jsonb_array_length(kept) >= 256 AND at - (kept -> -2 ->> 0)::bigint < per / 256 THEN
+            kept := jsonb_set(kept, '{-1}', jsonb_build_array(at, (last ->> 1)::bigint + took));
+        ELSE
+            kept := kept || jsonb_build_array(jsonb_build_array(at, took));
+    END CASE;
+    RETURN jsonb_build_object('takes', kept);
+END
+$$;
+
+-- When a rate that has no room for this weight now will have it.
+CREATE FUNCTION {schema}.rate_opens(
+    how text, n bigint, per bigint, used bigint, level double precision, kept jsonb, weight bigint, at bigint
+) RETURNS bigint
+    LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+    CASE how
+        WHEN 'fixed' THEN
+            RETURN at / per * per + per;
+        WHEN 'bucket' THEN
+            RETURN at + least(greatest(1, ceil((weight - level) * per / n)), 3153600000000000)::bigint;
+        ELSE
+            RETURN coalesce((
+                SELECT min(take.moment) + per
+                FROM (
+                    SELECT
+                        (entry ->> 0)::bigint AS moment,
+                        sum((entry ->> 1)::bigint) OVER (ORDER BY place) AS gone
+                    FROM jsonb_array_elements(kept) WITH ORDINALITY AS take (entry, place)
+                ) AS take
+                WHERE take.gone >= used + weight - n
+            ), at + per);
+    END CASE;
+END
+$$;
+
+-- ready -> running, for jobs of these queues in their order, with gates and without; ready -> blocked, for those that a
+-- gate holds: what core/gates decides, decided in one statement, so that nothing is locked while the client computes.
+--
+-- Locks: the session FOR KEY SHARE; the gates of all candidates, once and sorted, so only one queue with gates is taken
+-- from; then job rows, with SKIP LOCKED. Each statement in here has its own snapshot: what is read after the locks is as
+-- the last holder of the gates left it.
+--
+-- Returns a row for each job that was claimed, and a last one without a job: whether a queue has gates or a rule
+-- (has_permit), the number of the queue with which another call is to go on (rest; NULL: with none), whether core/gates
+-- must decide there (is_rare), and how many of the jobs are under a scope (place). Sorted by place, the jobs of a queue are
+-- in their order. No row, and nothing is done, where the transaction is not READ COMMITTED.
+-- Rare: a scope that is held or has just opened, and text that was damaged by hand.
+CREATE FUNCTION {schema}.claim_gated(
+    served text[], by_session uuid, by_token uuid, known text[], most bigint, scoped_most bigint, by_at_once bigint,
+    ahead bigint, spare bigint, batch_from bigint, given timestamptz
+) RETURNS TABLE (place bigint, has_permit boolean, rest integer, is_rare boolean, claimed {schema}.job)
+    LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    at timestamptz := coalesce(given, clock_timestamp());
+    now_us bigint;
+    got bigint := 0;
+    number bigint;
+    scoped bigint := 0;
+    is_any boolean := false;
+    has_locked boolean := false;
+    is_odd boolean := false;
+    is_again boolean;
+    is_batch boolean;
+    go_on integer;
+    setting text;
+    one record;
+    had record;
+    has_rate boolean;
+    room bigint;
+    is_ruled boolean;
+    is_fair boolean;
+    is_simple boolean;
+    is_placed boolean;
+    turns jsonb;
+    ends jsonb;
+    virtual double precision;
+    -- Candidates, line by line. A line is a tenant, or all jobs without one.
+    c_id uuid[];
+    c_attempt integer[];
+    c_options text[];
+    c_text integer[];
+    c_plain boolean[];
+    c_line integer[];
+    c_weight bigint[];
+    c_cut boolean[];
+    c_tenant text[];
+    c_place tid[];
+    l_tenant text[];
+    l_weight bigint[];
+    l_cut boolean[];
+    l_next integer[];
+    l_end integer[];
+    l_ended double precision[];
+    -- Slots of the draw: which line is served, at which virtual time.
+    s_line integer[];
+    s_tag double precision[];
+    -- Texts of options, the uses of gates in them, and the gates.
+    t_options text[];
+    t_from integer[];
+    t_to integer[];
+    t_scoped boolean[];
+    t_retried boolean[];
+    t_gate integer[];
+    is_scoped boolean;
+    u_text bigint[];
+    u_gate bigint[];
+    u_kind text[];
+    u_n bigint[];
+    u_weight bigint[];
+    u_retries boolean[];
+    keys text[];
+    g_key text[];
+    g_limits text[];
+    g_kind text[];
+    g_name text[];
+    g_how text[];
+    g_n bigint[];
+    g_per bigint[];
+    g_burst bigint[];
+    g_set boolean[];
+    g_state text[];
+    g_open bigint[];
+    g_used bigint[];
+    g_own bigint[];
+    g_most bigint[];
+    g_turn uuid[];
+    g_free uuid[];
+    g_first uuid[];
+    g_use integer[];
+    g_room bigint[];
+    g_level double precision[];
+    g_kept jsonb[];
+    g_took bigint[];
+    g_least bigint[];
+    -- What is decided. `drawn` has NULL for the next plain job.
+    drawn uuid[];
+    drawn_text integer[];
+    plain_places bigint[];
+    held uuid[];
+    held_at integer[];
+    taken uuid[];
+    line integer;
+    c integer;
+    t integer;
+    g integer;
+    closed integer;
+    more bigint;
+    next_at bigint;
+    kind text;
+    has_room boolean;
+    opens boolean := false;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN;
+    END IF;
+    PERFORM FROM {schema}.session WHERE session.id = by_session AND session.ended_at IS NULL FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 0::bigint, false, NULL::integer, false, NULL::{schema}.job;
+        RETURN;
+    END IF;
+    setting := set_config('lock_timeout', '4s', true);
+    FOR one IN
+        SELECT
+            wanted.queue, wanted.number::integer AS number, queue.concurrency, coalesce(queue.is_strict, false) AS is_strict,
+            queue.concurrency IS NOT NULL
+                OR coalesce(queue.is_strict, false)
+                OR EXISTS (
+                    SELECT
+                    FROM {schema}.job
+                    WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL
+                        AND job.tenant IS NULL
+                )
+                OR EXISTS (
+                    SELECT
+                    FROM {schema}.job
+                    WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL
+                        AND job.tenant IS NOT NULL
+                ) AS has_gates
+        FROM unnest(served) WITH ORDINALITY AS wanted (queue, number)
+        LEFT JOIN {schema}.queue ON queue.name = wanted.queue
+        WHERE queue.paused_at IS NULL
+        ORDER BY wanted.number
+    LOOP
+        is_any := is_any OR one.has_gates;
+        CONTINUE WHEN got >= most OR go_on IS NOT NULL;
+        room := most - got;
+        IF NOT one.has_gates THEN
+            RETURN QUERY
+            SELECT job.sort_key, false, NULL::integer, false, job
+            FROM {schema}.take_plain(one.queue, by_session, by_token, known, room, batch_from, at) AS job;
+            GET DIAGNOSTICS number = ROW_COUNT;
+            got := got + number;
+            CONTINUE;
+        END IF;
+        -- A second queue needs gates that may sort before those that are locked: another call takes from it.
+        IF has_locked THEN
+            go_on := one.number;
+            CONTINUE;
+        END IF;
+        -- Full, as far as is seen without the lock: the end of one of its jobs wakes its workers.
+        CONTINUE WHEN one.concurrency <= (
+            SELECT coalesce(sum(permit.weight), 0) FROM {schema}.permit WHERE permit.gate = 'queue:' || one.queue
+        );
+        is_ruled := one.concurrency IS NOT NULL OR one.is_strict;
+
+        -- The candidates and their gates. Lines, texts and gates are numbered in the order of their characters.
+        BEGIN
+            SELECT
+                array_agg(job.id), array_agg(job.attempt), array_agg(job.options), array_agg(job.text),
+                array_agg(job.is_plain), array_agg(job.line), array_agg(job.tenant), array_agg(job.weight),
+                array_agg(job.is_cut), bool_or(job.tenant IS NOT NULL)
+            INTO c_id, c_attempt, c_options, c_text, c_plain, c_line, c_tenant, c_weight, c_cut, is_fair
+            FROM (
+                SELECT
+                    first.*,
+                    dense_rank() OVER (ORDER BY coalesce(first.tenant, '') COLLATE "C") AS line,
+                    dense_rank() OVER (ORDER BY first.options COLLATE "C") AS text
+                FROM {schema}.candidates(one.queue, one.is_strict, known, room, ahead, spare) AS first
+                ORDER BY line, CASE WHEN one.is_strict THEN -first.priority ELSE 0 END, first.sort_key, first.id
+            ) AS job;
+            t_options := ARRAY(
+                SELECT DISTINCT options COLLATE "C" FROM unnest(c_options) AS options WHERE options IS NOT NULL ORDER BY 1
+            );
+            WITH uses AS MATERIALIZED (
+                SELECT use.*, dense_rank() OVER (ORDER BY use.key COLLATE "C") AS gate
+                FROM {schema}.gate_uses(t_options) AS use
+            )
+            SELECT own.*, gates.*
+            INTO
+                u_text, u_gate, u_kind, u_n, u_weight, u_retries,
+                g_key, g_kind, g_name, g_how, g_n, g_per, g_burst, is_odd
+            FROM (
+                SELECT
+                    coalesce(array_agg(use.number), '{}'), array_agg(use.gate), array_agg(use.kind), array_agg(use.n),
+                    array_agg(use.weight), array_agg(use.is_for_retries)
+                FROM (SELECT * FROM uses ORDER BY number, place) AS use
+            ) AS own, (
+                SELECT
+                    coalesce(array_agg(use.key), '{}'), array_agg(use.kind), array_agg(use.name), array_agg(use.how),
+                    array_agg(use.n), array_agg(use.per), array_agg(use.burst),
+                    bool_or(use.key IS NULL OR use.kind IS NULL OR use.kind NOT IN ('limit', 'rate', 'fifo', 'scope'))
+                FROM (SELECT DISTINCT ON (gate) * FROM uses ORDER BY gate, number, place) AS use
+            ) AS gates;
+        EXCEPTION WHEN data_exception THEN
+            is_odd := true;
+        END;
+        IF is_odd THEN
+            go_on := one.number;
+            CONTINUE;
+        END IF;
+        CONTINUE WHEN c_id IS NULL;
+
+        -- The locks; then what the gates have.
+        keys := g_key
+            || CASE WHEN is_fair THEN ARRAY['tenants:' || one.queue] ELSE '{}' END
+            || CASE WHEN one.concurrency IS NOT NULL THEN ARRAY['queue:' || one.queue] ELSE '{}' END;
+        IF cardinality(keys) > 0 THEN
+            PERFORM {schema}.lock_gates(keys);
+            has_locked := true;
+        END IF;
+        at := coalesce(given, clock_timestamp());
+        now_us := {schema}.micros(at);
+        g_limits := ARRAY(SELECT key FROM unnest(g_key, g_kind) AS wanted (key, kind) WHERE kind = 'limit');
+        BEGIN
+            SELECT
+                array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per), array_agg(gate.how),
+                array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.used), array_agg(gate.own),
+                array_agg(gate.most), array_agg(gate.turn), array_agg(gate.first),
+                bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
+            INTO g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_used, g_own, g_most, g_turn, g_first, is_odd
+            FROM (
+                SELECT
+                    wanted.kind, gate.state, {schema}.micros(gate.open_at) AS open_at, limit_set.spec IS NOT NULL AS is_set,
+                    CASE WHEN limit_set.spec IS NULL THEN wanted.n
+                        ELSE (limit_set.spec::jsonb ->> 'n')::bigint END AS n,
+                    CASE WHEN limit_set.spec IS NULL THEN wanted.per
+                        ELSE coalesce((limit_set.spec::jsonb ->> 'per')::bigint, 0) END AS per,
+                    CASE WHEN limit_set.spec IS NULL THEN wanted.how
+                        ELSE coalesce(limit_set.spec::jsonb ->> 'how', 'sliding') END AS how,
+                    CASE WHEN limit_set.spec IS NULL THEN wanted.burst
+                        ELSE coalesce((limit_set.spec::jsonb ->> 'burst')::bigint, 0) END AS burst,
+                    coalesce(held.used, 0) AS used, coalesce(held.own, 0) AS own, coalesce(held.most, 0) AS most,
+                    CASE wanted.kind WHEN 'fifo' THEN (
+                        SELECT permit.job FROM {schema}.permit WHERE permit.gate = wanted.key AND permit.token IS NULL
+                    ) END AS turn,
+                    CASE wanted.kind WHEN 'fifo' THEN (
+                        SELECT job.id
+                        FROM {schema}.job
+                        WHERE job.fifo = substr(wanted.key, 6)
+                        ORDER BY job.fifo, job.seq, job.id
+                        LIMIT 1
+                    ) END AS first
+                FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
+                    AS wanted (key, kind, name, n, per, how, burst, number)
+                LEFT JOIN {schema}.gate ON gate.key = wanted.key AND wanted.kind IN ('rate', 'scope')
+                LEFT JOIN {schema}.limit_set ON limit_set.name = wanted.name
+                -- As gate_used has it; and what this session has, with its heaviest.
+                LEFT JOIN (
+                    SELECT
+                        one.gate,
+                        sum(least(one.weight, one.at_once::bigint * one.most))::bigint AS used,
+                        max(one.weight) FILTER (WHERE one.is_own) AS own,
+                        max(one.most) FILTER (WHERE one.is_own) AS most
+                    FROM (
+                        SELECT
+                            permit.gate, permit.at_once, sum(permit.weight)::bigint AS weight,
+                            max(permit.weight)::bigint AS most,
+                            permit.session = by_session AND permit.at_once = by_at_once AS is_own
+                        FROM {schema}.permit
+                        WHERE permit.gate = ANY (g_limits)
+                        GROUP BY permit.gate, permit.session, permit.at_once
+                    ) AS one
+                    GROUP BY one.gate
+                ) AS held ON held.gate = wanted.key
+                ORDER BY wanted.number
+            ) AS gate;
+            g_level := array_fill(NULL::double precision, ARRAY[cardinality(g_key)]);
+            g_kept := array_fill(NULL::jsonb, ARRAY[cardinality(g_key)]);
+            g_took := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
+            g_least := g_took;
+            has_rate := false;
+            FOR g IN 1..cardinality(g_key) LOOP
+                CONTINUE WHEN g_kind[g] <> 'rate';
+                had := {schema}.rate_left(g_how[g], g_n[g], g_per[g], g_burst[g], g_state[g], now_us);
+                g_used[g] := had.used;
+                g_level[g] := had.level;
+                g_kept[g] := had.kept;
+                g_took[g] := 0;
+                has_rate := true;
+            END LOOP;
+            IF is_fair THEN
+                turns := (SELECT gate.state::jsonb FROM {schema}.gate WHERE gate.key = 'tenants:' || one.queue);
+                virtual := coalesce((turns ->> 'at')::double precision, 0);
+                ends := coalesce(turns -> 'ends', '{}');
+            END IF;
+        EXCEPTION WHEN data_exception THEN
+            is_odd := true;
+        END;
+        IF is_odd THEN
+            go_on := one.number;
+            CONTINUE;
+        END IF;
+        IF one.concurrency IS NOT NULL THEN
+            room := greatest(0, least(room, one.concurrency - (
+                SELECT coalesce(sum(permit.weight), 0) FROM {schema}.permit WHERE permit.gate = 'queue:' || one.queue
+            )));
+        END IF;
+        -- Which candidates are still there, locked from now on: another claim may have had the gates before, and a job that
+        -- something else has locked is left alone.
+        SELECT array_agg(found.place ORDER BY wanted.number) INTO c_place
+        FROM unnest(c_id) WITH ORDINALITY AS wanted (id, number)
+        LEFT JOIN (
+            SELECT job.id, job.ctid AS place
+            FROM {schema}.job
+            WHERE job.id = ANY (c_id) AND job.state = 'ready' AND (job.gate IS NOT NULL OR is_ruled)
+            FOR UPDATE SKIP LOCKED
+        ) AS found ON found.id = wanted.id;
+
+        -- Where the texts have their uses, and the lines their candidates.
+        t_from := array_fill(1, ARRAY[cardinality(t_options)]);
+        t_to := array_fill(0, ARRAY[cardinality(t_options)]);
+        -- For free slots only: scopes and slow rates. A slow budget for retries counts only when the job is retried.
+        t_scoped := array_fill(false, ARRAY[cardinality(t_options)]);
+        t_retried := t_scoped;
+        -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other.
+        is_simple := NOT is_fair AND NOT is_ruled;
+        t_gate := array_fill(NULL::integer, ARRAY[cardinality(t_options)]);
+        g_use := array_fill(NULL::integer, ARRAY[cardinality(g_key)]);
+        FOR u IN 1..cardinality(u_text) LOOP
+            t := u_text[u];
+            IF t_to[t] = 0 THEN
+                t_from[t] := u;
+            END IF;
+            t_to[t] := u;
+            g := u_gate[u];
+            IF u_kind[u] = 'scope' THEN
+                t_scoped[t] := true;
+            ELSIF g_set[g] THEN
+                u_n[u] := g_n[g];
+            END IF;
+            IF u_kind[u] = 'rate' AND g_n[g] * 1000000 < 1000 * g_per[g] THEN
+                t_scoped[t] := t_scoped[t] OR NOT u_retries[u];
+                t_retried[t] := t_retried[t] OR u_retries[u];
+                is_simple := false;
+            END IF;
+            IF is_simple THEN
+                c := coalesce(g_use[g], u);
+                is_simple := t_from[t] = u AND u_kind[u] <> 'scope' AND NOT u_retries[u] AND u_weight[u] > 0
+                    AND u_weight[c] = u_weight[u] AND u_n[c] = u_n[u] AND g_most[g] IN (0, u_weight[u]);
+                g_use[g] := u;
+                t_gate[t] := g;
+            END IF;
+        END LOOP;
+        -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
+        IF is_fair THEN
+            SELECT
+                array_agg(job.tenant), array_agg(job.weight), array_agg(job.is_cut), array_agg(job.first), array_agg(job.last)
+            INTO l_tenant, l_weight, l_cut, l_next, l_end
+            FROM (
+                SELECT
+                    coalesce(min(job.tenant), '') AS tenant, min(job.weight) AS weight, bool_or(job.is_cut) AS is_cut,
+                    min(job.number) AS first, max(job.number) AS last
+                FROM unnest(c_line, c_tenant, c_weight, c_cut) WITH ORDINALITY AS job (line, tenant, weight, is_cut, number)
+                GROUP BY job.line
+                ORDER BY job.line
+            ) AS job;
+            SELECT array_agg(slot.line), array_agg(slot.tag) INTO s_line, s_tag
+            FROM (
+                SELECT
+                    job.line, job.number,
+                    sum(CASE
+                        WHEN job.number = l_next[job.line]
+                        THEN greatest(virtual, coalesce((ends ->> l_tenant[job.line])::double precision, 0))
+                        ELSE 1::double precision / l_weight[job.line]
+                    END) OVER (PARTITION BY job.line ORDER BY job.number) AS tag
+                FROM unnest(c_line) WITH ORDINALITY AS job (line, number)
+                ORDER BY tag, line, number
+            ) AS slot;
+        ELSE
+            s_line := c_line;
+            l_next := ARRAY[1];
+            l_end := ARRAY[cardinality(c_id)];
+            l_cut := ARRAY[false];
+        END IF;
+
+        drawn := '{}';
+        drawn_text := '{}';
+        plain_places := '{}';
+        held := '{}';
+        held_at := '{}';
+        g_free := g_turn;
+        l_ended := array_fill(NULL::double precision, ARRAY[cardinality(l_next)]);
+        is_again := false;
+        IF is_simple THEN
+            -- How many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
+            g_room := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
+            FOR g IN 1..cardinality(g_key) LOOP
+                t := g_use[g];
+                IF g_kind[g] = 'limit' THEN
+                    g_room[g] := greatest(u_n[t] - g_used[g], 0) / u_weight[t];
+                    IF u_n[t] >= g_used[g]
+                        AND g_room[g] >= by_at_once - least(by_at_once, g_own[g] / u_weight[t])
+                    THEN
+                        g_room[g] := room;
+                    END IF;
+                ELSIF g_kind[g] = 'rate' AND g_how[g] = 'bucket' THEN
+                    g_room[g] := floor((g_level[g] + 1e-6::double precision) / u_weight[t]);
+                ELSIF g_kind[g] = 'rate' THEN
+                    g_room[g] := greatest(g_n[g] - g_used[g], 0) / u_weight[t];
+                END IF;
+            END LOOP;
+            WITH asked AS MATERIALIZED (
+                SELECT
+                    job.number, job.id, job.text, job.is_plain, t_gate[job.text] AS gate,
+                    row_number() OVER (PARTITION BY t_gate[job.text] ORDER BY job.number) AS place
+                FROM unnest(c_id, c_text, c_plain, c_place) WITH ORDINALITY AS job (id, text, is_plain, place, number)
+                WHERE job.is_plain OR job.place IS NOT NULL
+            ),
+            judged AS MATERIALIZED (
+                SELECT asked.*, sum(asked.passes::integer) OVER (ORDER BY asked.number) AS drawn
+                FROM (
+                    SELECT
+                        asked.*,
+                        CASE
+                            WHEN asked.is_plain OR asked.gate IS NULL THEN true
+                            WHEN g_kind[asked.gate] <> 'fifo' THEN asked.place <= g_room[asked.gate]
+                            WHEN g_turn[asked.gate] IS NULL AND g_first[asked.gate] IS NULL THEN asked.place = 1
+                            ELSE coalesce(g_turn[asked.gate], g_first[asked.gate]) = asked.id
+                        END AS passes
+                    FROM asked
+                ) AS asked
+            )
+            SELECT
+                coalesce(array_agg(CASE WHEN NOT is_plain THEN id END ORDER BY number)
+                    FILTER (WHERE passes AND drawn <= room), '{}'),
+                coalesce(array_agg(CASE WHEN is_plain THEN 0 ELSE text END ORDER BY number)
+                    FILTER (WHERE passes AND drawn <= room), '{}'),
+                coalesce(array_agg(drawn ORDER BY number) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
+                coalesce(array_agg(id ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
+                coalesce(array_agg(gate ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
+                count(*) FILTER (WHERE NOT is_plain) < (SELECT count(*) FROM unnest(c_plain) AS plain WHERE NOT plain)
+            INTO drawn, drawn_text, plain_places, held, held_at, is_again
+            FROM judged;
+            IF has_rate THEN
+                FOR g, number IN
+                    SELECT t_gate[text], count(*) FROM unnest(drawn_text) AS text WHERE text > 0 GROUP BY 1
+                LOOP
+                    CONTINUE WHEN g_kind[g] <> 'rate';
+                    g_took[g] := number * u_weight[g_use[g]];
+                    g_used[g] := g_used[g] + g_took[g];
+                    g_level[g] := round((g_level[g] - g_took[g])::text::numeric, 6);
+                END LOOP;
+                FOREACH g IN ARRAY ARRAY(SELECT DISTINCT unnest(held_at)) LOOP
+                    CONTINUE WHEN g_kind[g] <> 'rate';
+                    g_least[g] := coalesce(g_used[g], g_took[g]) + u_weight[g_use[g]];
+                    next_at := {schema}.rate_opens(
+                        g_how[g], g_n[g], g_per[g], g_used[g], g_level[g], g_kept[g], u_weight[g_use[g]], now_us
+                    );
+                    IF g_open[g] IS NULL OR g_open[g] > next_at THEN
+                        g_open[g] := next_at;
+                        opens := true;
+                    END IF;
+                END LOOP;
+            END IF;
+            s_line := '{}';
+        END IF;
+        <<draw>>
+        FOR slot IN 1..cardinality(s_line) LOOP
+            EXIT WHEN cardinality(drawn) >= room;
+            line := s_line[slot];
+            LOOP
+                c := l_next[line];
+                IF c > l_end[line] THEN
+                    -- Its tenant has more, which were not read: no other tenant goes before those.
+                    is_again := is_again OR l_cut[line];
+                    EXIT draw WHEN l_cut[line];
+                    EXIT;
+                END IF;
+                l_next[line] := c + 1;
+                IF c_plain[c] THEN
+                    IF is_ruled THEN
+                        is_again := is_again OR c_place[c] IS NULL;
+                        CONTINUE WHEN c_place[c] IS NULL;
+                        drawn := drawn || c_id[c];
+                    ELSE
+                        drawn := drawn || NULL::uuid;
+                        plain_places := plain_places || cardinality(drawn)::bigint;
+                    END IF;
+                    drawn_text := drawn_text || 0;
+                ELSE
+                    t := c_text[c];
+                    is_scoped := t_scoped[t] OR (t_retried[t] AND c_attempt[c] > 0);
+                    IF c_place[c] IS NULL THEN
+                        is_again := true;
+                        CONTINUE;
+                    ELSIF t_from[t] < t_to[t] OR is_scoped THEN
+                        -- Several gates: all must have room before something is taken from any of them.
+                        CONTINUE WHEN is_scoped AND scoped >= scoped_most;
+                        closed := NULL;
+                        FOR u IN t_from[t]..t_to[t] LOOP
+                            g := u_gate[u];
+                            kind := u_kind[u];
+                            IF kind = 'limit' THEN
+                                more := u_weight[u];
+                                IF by_at_once IS NOT NULL THEN
+                                    more := least(g_own[g] + more, by_at_once * greatest(g_most[g], more))
+                                        - least(g_own[g], by_at_once * g_most[g]);
+                                END IF;
+                                has_room := g_used[g] + more <= u_n[u];
+                            ELSIF kind = 'fifo' THEN
+                                has_room := coalesce(g_turn[g], g_first[g], c_id[c]) = c_id[c];
+                            ELSIF kind = 'rate' THEN
+                                has_room := (u_retries[u] AND c_attempt[c] = 0)
+                                    OR CASE WHEN g_how[g] = 'bucket' THEN g_level[g] >= u_weight[u] - 1e-6::double precision
+                                        ELSE g_used[g] + u_weight[u] <= g_n[g] END;
+                            ELSE
+                                has_room := true; -- a scope that holds nothing
+                            END IF;
+                            IF NOT has_room THEN
+                                closed := u;
+                                EXIT;
+                            END IF;
+                        END LOOP;
+                        IF closed IS NULL THEN
+                            FOR u IN t_from[t]..t_to[t] LOOP
+                                g := u_gate[u];
+                                kind := u_kind[u];
+                                IF kind = 'fifo' THEN
+                                    g_turn[g] := c_id[c];
+                                ELSIF kind = 'limit' THEN
+                                    more := u_weight[u];
+                                    IF by_at_once IS NOT NULL THEN
+                                        more := least(g_own[g] + more, by_at_once * greatest(g_most[g], more))
+                                            - least(g_own[g], by_at_once * g_most[g]);
+                                        g_own[g] := g_own[g] + u_weight[u];
+                                        g_most[g] := greatest(g_most[g], u_weight[u]);
+                                    END IF;
+                                    g_used[g] := g_used[g] + more;
+                                ELSIF kind = 'rate' AND (c_attempt[c] > 0 OR NOT u_retries[u]) THEN
+                                    g_used[g] := g_used[g] + u_weight[u];
+                                    g_took[g] := g_took[g] + u_weight[u];
+                                    g_level[g] := round((g_level[g] - u_weight[u])::text::numeric, 6);
+                                END IF;
+                            END LOOP;
+                            scoped := scoped + is_scoped::integer;
+                        END IF;
+                    ELSIF t_from[t] = t_to[t] THEN
+                        -- The same for one gate.
+                        closed := t_from[t];
+                        g := u_gate[closed];
+                        kind := u_kind[closed];
+                        IF kind = 'limit' THEN
+                            more := u_weight[closed];
+                            IF by_at_once IS NOT NULL THEN
+                                more := least(g_own[g] + more, by_at_once * greatest(g_most[g], more))
+                                    - least(g_own[g], by_at_once * g_most[g]);
+                            END IF;
+                            IF g_used[g] + more <= u_n[closed] THEN
+                                g_used[g] := g_used[g] + more;
+                                IF by_at_once IS NOT NULL THEN
+                                    g_own[g] := g_own[g] + u_weight[closed];
+                                    g_most[g] := greatest(g_most[g], u_weight[closed]);
+                                END IF;
+                                closed := NULL;
+                            END IF;
+                        ELSIF kind = 'fifo' THEN
+                            IF coalesce(g_turn[g], g_first[g], c_id[c]) = c_id[c] THEN
+                                g_turn[g] := c_id[c];
+                                closed := NULL;
+                            END IF;
+                        ELSIF u_retries[closed] AND c_attempt[c] = 0 THEN
+                            closed := NULL;
+                        ELSIF g_how[g] = 'bucket' THEN
+                            IF g_level[g] >= u_weight[closed] - 1e-6::double precision THEN
+                                g_level[g] := round((g_level[g] - u_weight[closed])::text::numeric, 6);
+                                g_took[g] := g_took[g] + u_weight[closed];
+                                closed := NULL;
+                            END IF;
+                        ELSIF g_used[g] + u_weight[closed] <= g_n[g] THEN
+                            g_used[g] := g_used[g] + u_weight[closed];
+                            g_took[g] := g_took[g] + u_weight[closed];
+                            closed := NULL;
+                        END IF;
+                    ELSE
+                        closed := NULL; -- a tenant alone
+                    END IF;
+                    IF closed IS NOT NULL THEN
+                        held := held || c_id[c];
+                        held_at := held_at || g;
+                        IF kind = 'rate' AND (
+                            g_least[g] IS NULL OR g_least[g] > coalesce(g_used[g], g_took[g]) + u_weight[closed]
+                        ) THEN
+                            g_least[g] := coalesce(g_used[g], g_took[g]) + u_weight[closed];
+                            next_at := {schema}.rate_opens(
+                                g_how[g], g_n[g], g_per[g], g_used[g], g_level[g], g_kept[g], u_weight[closed], now_us
+                            );
+                            IF g_open[g] IS NULL OR g_open[g] > next_at THEN
+                                g_open[g] := next_at;
+                                opens := true;
+                            END IF;
+                        END IF;
+                        CONTINUE;
+                    END IF;
+                    drawn := drawn || c_id[c];
+                    drawn_text := drawn_text || t;
+                END IF;
+                IF is_fair THEN
+                    virtual := s_tag[slot];
+                    l_ended[line] := virtual + 1::double precision / l_weight[line];
+                END IF;
+                EXIT;
+            END LOOP;
+        END LOOP;
+        is_again := is_again OR (
+            cardinality(drawn) < most - got AND cardinality(held) > 0 AND cardinality(c_id) >= most - got + ahead
+        );
+
+        -- What the gates remember from now on.
+        IF is_fair OR has_rate THEN
+            UPDATE {schema}.gate
+            SET state = new.state, open_at = to_timestamp(new.open_at / 1000000.0)
+            FROM (
+                SELECT
+                    wanted.key, wanted.open_at,
+                    CASE
+                        WHEN wanted.took = 0 THEN wanted.state
+                        ELSE {schema}.rate_state(
+                            wanted.how, wanted.per, wanted.used, wanted.level, wanted.kept, wanted.took, now_us
+                        )
+                    END AS state
+                FROM unnest(g_key, g_kind, g_state, g_open, g_how, g_per, g_used, g_level, g_kept, g_took, g_least)
+                    AS wanted (key, kind, state, open_at, how, per, used, level, kept, took, least)
+                WHERE wanted.kind = 'rate' AND (wanted.took > 0 OR wanted.least IS NOT NULL)
+                UNION ALL
+                SELECT 'tenants:' || one.queue, NULL, jsonb_build_object('ends', coalesce((
+                    SELECT jsonb_object_agg(line.tenant, round((line.ended - virtual)::text::numeric, 12))
+                    FROM (
+                        SELECT
+                            coalesce(before.key, now.tenant) AS tenant,
+                            coalesce(now.ended, before.value::double precision) AS ended
+                        FROM jsonb_each_text(ends) AS before
+                        FULL JOIN unnest(l_tenant, l_ended) AS now (tenant, ended) ON now.tenant = before.key
+                    ) AS line
+                    WHERE line.ended > virtual
+                ), '{}'))::text
+                WHERE is_fair
+            ) AS new
+            WHERE gate.key = new.key;
+        END IF;
+        IF cardinality(held) > 0 THEN
+            UPDATE {schema}.job
+            SET state = 'blocked', filed = 'blocked', gate = waits.gate
+            FROM (SELECT id, g_key[at] AS gate FROM unnest(held, held_at) AS waits (id, at)) AS waits
+            WHERE job.id = waits.id;
+        END IF;
+
+        -- What is taken.
+        is_placed := is_fair OR one.is_strict;
+        taken := CASE WHEN cardinality(plain_places) = 0 THEN drawn ELSE array_remove(drawn, NULL) END;
+        IF cardinality(taken) > 0 THEN
+            INSERT INTO {schema}.permit (gate, job, token, weight, session, at_once)
+            SELECT
+                g_key[u_gate[use]], given.job, CASE u_kind[use] WHEN 'limit' THEN by_token END,
+                CASE u_kind[use] WHEN 'limit' THEN u_weight[use] ELSE 0 END, by_session,
+                CASE u_kind[use] WHEN 'limit' THEN by_at_once END
+            FROM unnest(drawn, drawn_text) AS given (job, text)
+            CROSS JOIN LATERAL generate_series(t_from[given.text], t_to[given.text]) AS use
+            WHERE u_kind[use] = 'limit' OR (u_kind[use] = 'fifo' AND g_free[u_gate[use]] IS NULL)
+            UNION ALL
+            SELECT 'queue:' || one.queue, job, by_token, 1, by_session, NULL
+            FROM unnest(taken) AS job
+            WHERE one.concurrency IS NOT NULL
+            ON CONFLICT (gate, job) DO UPDATE
+            SET token = excluded.token,
+                weight = excluded.weight,
+                session = excluded.session,
+                at_once = excluded.at_once;
+            -- By the hundred, as plain jobs: no index is written to. A rule may change what the indexes have.
+            is_batch := cardinality(taken) >= batch_from AND NOT is_ruled;
+            IF is_batch THEN
+                PERFORM {schema}.add_lease(by_token, by_session, at, taken);
+            END IF;
+            RETURN QUERY
+            UPDATE {schema}.job
+            SET state = 'running',
+                filed = CASE WHEN is_batch THEN job.filed ELSE 'running' END,
+                gate = CASE WHEN one.concurrency IS NULL THEN job.gate ELSE coalesce(job.gate, '') END,
+                attempt = least(job.attempt, 2147483646) + 1, -- as claim does
+                fence = greatest(job.fence + 1, now_us),
+                token = by_token,
+                session = by_session,
+                claimed_at = at,
+                progress = NULL,
+                log = NULL
+            FROM unnest(drawn) WITH ORDINALITY AS chosen (id, place)
+            WHERE job.id = chosen.id
+            RETURNING
+                CASE WHEN is_placed THEN chosen.place ELSE job.sort_key END,
+                one.concurrency IS NOT NULL, NULL::integer, false, job;
+            got := got + cardinality(taken);
+        END IF;
+        IF cardinality(plain_places) > 0 THEN
+            RETURN QUERY
+            SELECT
+                CASE WHEN is_placed THEN plain_places[row_number() OVER (ORDER BY job.sort_key, job.id)] ELSE job.sort_key END,
+                false, NULL::integer, false, job
+            FROM {schema}.take_plain(
+                one.queue, by_session, by_token, known, cardinality(plain_places)::bigint, batch_from, at
+            ) AS job;
+            GET DIAGNOSTICS number = ROW_COUNT;
+            got := got + number;
+        END IF;
+        IF is_again AND got < most THEN
+            go_on := one.number;
+        END IF;
+    END LOOP;
+    IF opens THEN
+        PERFORM {schema}.ring(NULL, true);
+    END IF;
+    RETURN QUERY SELECT scoped, is_any, go_on, is_odd, NULL::{schema}.job;
 END
 $$;
 

@@ -49,12 +49,12 @@ WHERE (
         OR EXISTS (
             SELECT
             FROM {schema}.job
-            WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NULL
+            WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NULL
         )
         OR EXISTS (
             SELECT
             FROM {schema}.job
-            WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.gate IS NOT NULL
+            WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL
                 AND job.tenant IS NOT NULL
         )
     )
@@ -68,6 +68,7 @@ WITH RECURSIVE tenants (tenant) AS (
         FROM {schema}.job
         WHERE job.queue = :queue
             AND job.filed = 'ready'
+            AND job.state = 'ready'
             AND job.gate IS NOT NULL
             AND job.tenant IS NOT NULL
         ORDER BY job.tenant
@@ -81,6 +82,7 @@ WITH RECURSIVE tenants (tenant) AS (
         FROM {schema}.job
         WHERE job.queue = :queue
             AND job.filed = 'ready'
+            AND job.state = 'ready'
             AND job.gate IS NOT NULL
             AND job.tenant IS NOT NULL
             AND job.tenant > tenants.tenant
@@ -93,6 +95,7 @@ WITH RECURSIVE tenants (tenant) AS (
     FROM {schema}.job
     WHERE queue = :queue
         AND filed = 'ready'
+        AND state = 'ready'
         AND gate IS NOT NULL
         AND tenant IS NULL
         AND (:tasks::text[] IS NULL OR task = ANY (:tasks::text[]))
@@ -108,6 +111,7 @@ UNION ALL
         FROM {schema}.job
         WHERE job.queue = :queue
             AND job.filed = 'ready'
+            AND job.state = 'ready'
             AND job.gate IS NOT NULL
             AND job.tenant = tenants.tenant
             AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
@@ -134,7 +138,7 @@ WITH RECURSIVE levels (priority) AS (
     (
         SELECT job.priority
         FROM {schema}.job
-        WHERE job.queue = :queue AND job.filed = 'ready' AND job.priority <> 0
+        WHERE job.queue = :queue AND job.filed = 'ready' AND job.state = 'ready' AND job.priority <> 0
         ORDER BY job.priority DESC
         LIMIT 1
     )
@@ -144,7 +148,7 @@ WITH RECURSIVE levels (priority) AS (
     CROSS JOIN LATERAL (
         SELECT job.priority
         FROM {schema}.job
-        WHERE job.queue = :queue AND job.filed = 'ready' AND job.priority <> 0 AND job.priority < levels.priority
+        WHERE job.queue = :queue AND job.filed = 'ready' AND job.state = 'ready' AND job.priority <> 0 AND job.priority < levels.priority
         ORDER BY job.priority DESC
         LIMIT 1
     ) AS next
@@ -174,6 +178,7 @@ UNION ALL
     FROM {schema}.job
     WHERE queue = :queue
         AND filed = 'ready'
+        AND state = 'ready'
         AND gate IS NOT NULL
         AND tenant IS NULL
         AND priority = 0
@@ -204,6 +209,7 @@ UNION ALL
         FROM {schema}.job
         WHERE job.queue = :queue
             AND job.filed = 'ready'
+            AND job.state = 'ready'
             AND job.gate IS NOT NULL
             AND job.tenant IS NOT NULL
             AND (:tasks::text[] IS NULL OR job.task = ANY (:tasks::text[]))
@@ -247,7 +253,7 @@ SELECT
     wanted.key,
     gate.state,
     {schema}.micros(gate.open_at),
-    (SELECT coalesce(sum(permit.weight), 0)::bigint FROM {schema}.permit WHERE permit.gate = wanted.key),
+    {schema}.gate_used(wanted.key),
     (SELECT permit.job::text FROM {schema}.permit WHERE permit.gate = wanted.key AND permit.token IS NULL),
     (
         SELECT job.id::text
@@ -323,7 +329,11 @@ granted AS (
     SELECT :queue_gate::text, id, :token::uuid, 1
     FROM taken
     WHERE :queue_gate::text IS NOT NULL
-    ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight
+    ON CONFLICT (gate, job) DO UPDATE
+    SET token = excluded.token,
+        weight = excluded.weight,
+        session = NULL,
+        at_once = NULL
 )
 SELECT
     sort_key, id::text, queue, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect,
@@ -396,18 +406,31 @@ DELETE FROM {schema}.permit
 WHERE NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = permit.job)
     AND NOT EXISTS (SELECT FROM {schema}.archive WHERE archive.id = permit.job);
 
--- admit.tidy: gates without state, holders and waiting jobs. Locks: their rows with SKIP LOCKED.
-DELETE FROM {schema}.gate
-WHERE key = ANY (ARRAY(
-    SELECT idle.key
-    FROM {schema}.gate AS idle
-    WHERE idle.state IS NULL
-        AND idle.open_at IS NULL
-        AND NOT EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = idle.key)
-        AND NOT EXISTS (SELECT FROM {schema}.job WHERE job.filed = 'blocked' AND job.gate = idle.key)
+-- admit.tidy: removes gates without state, holders and waiting jobs, among the next of them in the order of their keys: a look
+-- costs the same however many there are. Locks: their rows with SKIP LOCKED. Returns the last key, NULL after the last gate.
+WITH slice AS MATERIALIZED (
+    SELECT gate.key, gate.state IS NULL AND gate.open_at IS NULL AS is_idle
+    FROM {schema}.gate
+    WHERE gate.key > :after
+    ORDER BY gate.key
     LIMIT :limit
-    FOR UPDATE SKIP LOCKED
-));
+),
+gone AS (
+    DELETE FROM {schema}.gate
+    WHERE key = ANY (ARRAY(
+        SELECT idle.key
+        FROM {schema}.gate AS idle
+        WHERE idle.key = ANY (ARRAY(SELECT slice.key FROM slice WHERE slice.is_idle))
+            AND idle.state IS NULL
+            AND idle.open_at IS NULL
+            AND NOT EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = idle.key)
+            AND NOT EXISTS (SELECT FROM {schema}.job WHERE job.filed = 'blocked' AND job.gate = idle.key)
+        FOR UPDATE SKIP LOCKED
+    ))
+)
+SELECT max(slice.key)
+FROM slice
+HAVING count(*) = :limit;
 
 -- admit.holders: the holders of a gate's permits, and how many wait at it before this job.
 SELECT

@@ -37,13 +37,29 @@ WHERE name = :name;
 DELETE FROM {schema}.schedule_run
 WHERE schedule = :name;
 
--- change_schedule.run: the rows of windows that have none; their jobs are stored after, in this transaction.
+-- change_schedule.stored: which of these jobs are there, live or kept, in one look: a finish moves them.
+SELECT id::text
+FROM {schema}.job
+WHERE id = ANY (:ids::uuid[])
+UNION ALL
+SELECT id::text
+FROM {schema}.archive
+WHERE id = ANY (:ids::uuid[]);
+
+-- change_schedule.run: the rows of windows that have none, and of those that have one without a job where
+-- there is one now; their jobs are stored after, in this transaction.
 INSERT INTO {schema}.schedule_run (schedule, window_at, kind, at, job, note)
 SELECT :name, run.window_at, run.kind, run.at, run.job, run.note
 FROM json_to_recordset(:runs::json) AS run (
     window_at timestamptz, kind text, at timestamptz, job uuid, note text
 )
-ON CONFLICT DO NOTHING
+ON CONFLICT (schedule, window_at) DO UPDATE
+SET kind = excluded.kind,
+    at = excluded.at,
+    job = excluded.job,
+    note = excluded.note
+WHERE schedule_run.kind IN ('missed', 'skipped', 'held')
+    AND excluded.kind = 'enqueued'
 RETURNING window_at;
 
 -- change_schedule.held: a job that was not stored, because its unique key was held.

@@ -51,6 +51,7 @@ chosen AS MATERIALIZED (
                         FROM {schema}.job AS gated
                         WHERE gated.queue = ANY (:queues::text[])
                             AND gated.filed = 'ready'
+                            AND gated.state = 'ready'
                             AND gated.gate IS NOT NULL
                             AND gated.tenant IS NULL
                     )
@@ -59,6 +60,7 @@ chosen AS MATERIALIZED (
                         FROM {schema}.job AS gated
                         WHERE gated.queue = ANY (:queues::text[])
                             AND gated.filed = 'ready'
+                            AND gated.state = 'ready'
                             AND gated.gate IS NOT NULL
                             AND gated.tenant IS NOT NULL
                     )
@@ -142,6 +144,7 @@ WHERE ctid = ANY (ARRAY(
             FROM {schema}.job AS gated
             WHERE gated.queue = :queue::text
                 AND gated.filed = 'ready'
+                AND gated.state = 'ready'
                 AND gated.gate IS NOT NULL
                 AND gated.tenant IS NULL
         )
@@ -150,6 +153,7 @@ WHERE ctid = ANY (ARRAY(
             FROM {schema}.job AS gated
             WHERE gated.queue = :queue::text
                 AND gated.filed = 'ready'
+                AND gated.state = 'ready'
                 AND gated.gate IS NOT NULL
                 AND gated.tenant IS NOT NULL
         )
@@ -160,3 +164,14 @@ WHERE ctid = ANY (ARRAY(
 RETURNING
     sort_key, id::text, NULL::text, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect,
     expires_at, headers, options, checkpoint;
+
+-- claim.gated: ready -> running, from queues that may have jobs with gates or a rule. Locks: the session FOR KEY SHARE, the
+-- gates, the job rows. The last row has no job: see claim_gated. The place stands for the sort key.
+SELECT
+    place, (claimed).id::text, (claimed).queue, (claimed).task, (claimed).args, (claimed).attempt, (claimed).fence,
+    (claimed).created_at, (claimed).run_at, (claimed).claimed_at, (claimed).version, (claimed).is_suspect,
+    (claimed).expires_at, (claimed).headers, (claimed).options, (claimed).checkpoint, has_permit, rest, is_rare
+FROM {schema}.claim_gated(
+    :queues::text[], :session::uuid, :token::uuid, :tasks::text[], :limit::bigint, :gated::bigint, :at_once::bigint,
+    :ahead::bigint, :spare::bigint, :batch_from::bigint, :now::timestamptz
+);

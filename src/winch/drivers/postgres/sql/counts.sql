@@ -3,9 +3,9 @@ SELECT 'ready', count(*)
 FROM (
     SELECT FROM {schema}.job WHERE filed = 'ready' AND gate IS NULL AND state = 'ready'
     UNION ALL
-    SELECT FROM {schema}.job WHERE filed = 'ready' AND gate IS NOT NULL AND tenant IS NULL
+    SELECT FROM {schema}.job WHERE filed = 'ready' AND state = 'ready' AND gate IS NOT NULL AND tenant IS NULL
     UNION ALL
-    SELECT FROM {schema}.job WHERE filed = 'ready' AND gate IS NOT NULL AND tenant IS NOT NULL
+    SELECT FROM {schema}.job WHERE filed = 'ready' AND state = 'ready' AND gate IS NOT NULL AND tenant IS NOT NULL
     LIMIT :cap
 ) AS counted
 UNION ALL

@@ -4,7 +4,7 @@ SELECT
     least(:cap, (SELECT count(*) FROM (
         SELECT FROM {schema}.job WHERE queue = :queue AND filed = 'ready' AND gate IS NULL AND state = 'ready' LIMIT :cap
     ) AS plain) + (SELECT count(*) FROM (
-        SELECT FROM {schema}.job WHERE queue = :queue AND filed = 'ready' AND gate IS NOT NULL LIMIT :cap
+        SELECT FROM {schema}.job WHERE queue = :queue AND filed = 'ready' AND state = 'ready' AND gate IS NOT NULL LIMIT :cap
     ) AS gated)),
     (SELECT extract(epoch FROM coalesce(:now::timestamptz, clock_timestamp()) - min(run_at)) FROM (
         SELECT run_at

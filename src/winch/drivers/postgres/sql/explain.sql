@@ -31,6 +31,7 @@ SELECT
             SELECT
             FROM {schema}.job AS other
             WHERE other.filed = 'ready'
+                AND other.state = 'ready'
                 AND other.gate IS NOT NULL
                 AND other.tenant IS NULL
                 AND other.queue = (SELECT queue FROM mine)
@@ -43,6 +44,7 @@ SELECT
             SELECT
             FROM {schema}.job AS other
             WHERE other.filed = 'ready'
+                AND other.state = 'ready'
                 AND other.gate IS NOT NULL
                 AND other.tenant IS NOT NULL
                 AND other.queue = (SELECT queue FROM mine)
@@ -65,7 +67,7 @@ SELECT
         FROM {schema}.claimed
         WHERE claimed.session = session.id
     ),
-    ended_at, end_reason
+    ended_at, end_reason, supervisor, labels
 FROM {schema}.session
 WHERE id = :session::uuid;
 

@@ -3,11 +3,11 @@
 SELECT EXISTS (
     SELECT
     FROM {schema}.job
-    WHERE queue = ANY (:queues::text[]) AND filed = 'ready' AND gate IS NOT NULL AND tenant IS NULL
+    WHERE queue = ANY (:queues::text[]) AND filed = 'ready' AND state = 'ready' AND gate IS NOT NULL AND tenant IS NULL
 ) OR EXISTS (
     SELECT
     FROM {schema}.job
-    WHERE queue = ANY (:queues::text[]) AND filed = 'ready' AND gate IS NOT NULL AND tenant IS NOT NULL
+    WHERE queue = ANY (:queues::text[]) AND filed = 'ready' AND state = 'ready' AND gate IS NOT NULL AND tenant IS NOT NULL
 ) OR EXISTS (
     SELECT
     FROM {schema}.queue

@@ -13,7 +13,7 @@ SELECT set_config('lock_timeout', '5s', true);
 LOCK TABLE {schema}.session IN EXCLUSIVE MODE;
 
 -- set_queue.count: jobs of the queue that run count from now on, and end as jobs with gates do. Locks: their rows.
--- Those that have a permit already are left alone: who ends them has the gate, or waits for it.
+-- Jobs that have a permit already are not changed: the transaction that ends them holds the gate or waits for it.
 WITH counted AS (
     UPDATE {schema}.job
     SET gate = coalesce(gate, ''),

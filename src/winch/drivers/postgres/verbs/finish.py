@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from winch.core import changes
-from winch.core.job import CRASH_RULE, Claim, Failure, Note, SuspectRule
+from winch.core.job import Claim, Failure, Note
 from winch.core.lifecycle import JobState
 from winch.core.values.codec import clean_text
 from winch.core.values.fingerprint import trace
@@ -19,6 +19,7 @@ from winch.drivers.postgres.statements import Body, Ids, Statement
 from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base, rounds
 from winch.drivers.postgres.verbs.crashes import crash_statement
 from winch.drivers.postgres.verbs.gated_finish import finish_gated
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
@@ -46,13 +47,12 @@ class FinishVerbs:
         def body() -> Body[list[Answer]]:
             # In statements of their own, and first: a plain job never waits for a gate.
             first = iter((yield from self._finished(plain, now)) if plain else [])
-            rest = iter(
-                (
-                    yield from finish_gated(
-                        self._base, gated, lambda some: self._finished(some, now, is_alone=False), now
-                    )
+            answers = yield from self._completed_gated(gated, now)
+            if answers is None:
+                answers = yield from finish_gated(
+                    self._base, gated, lambda some: self._finished(some, now, is_alone=False), now
                 )
-            )
+            rest = iter(answers)
             return [next(rest if o.is_gated or o.brake is not None else first) for o in outcomes]
 
         return Verb("finish", body)
@@ -61,11 +61,7 @@ class FinishVerbs:
         self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
-            if (
-                all(map(_is_plain, outcomes))
-                and all(o.is_gated for o in outcomes)
-                and _are_unlike(outcomes)
-            ):
+            if all(o.is_gated for o in outcomes) and _are_short(outcomes):
                 found = yield from self._finish_members(outcomes, then, now)
                 if found is not None:
                     return found
@@ -83,14 +79,30 @@ class FinishVerbs:
         self, outcomes: Sequence[Finish], then: ClaimParams, now: datetime | None
     ) -> Body[tuple[list[Answer], list[Claim]] | None]:
         """Members that are completed: one statement ends them and claims the next ones. None, and
-        nothing is done, where transactions of this database have one snapshot for all statements."""
-        values = {**_write_then(then), **_write_completed(outcomes, now)}
-        del values["leases"], values["numbers"]
+        nothing is done, where that needs several statements (`_completed_gated`)."""
+        values = {**_write_then(then), **_write_gated(outcomes, now)}
         rows = yield self._base.statement("finish_and_claim", is_alone=True, **values)
         if not rows:
             return None
-        took = set(rows[0][0])
         claims = read_claims([row[1:] for row in rows[1:]], then.token, then.queues)
+        return (yield from self._took(outcomes, set(rows[0][0]), now)), claims
+
+    def _completed_gated(
+        self, outcomes: Sequence[Finish], now: datetime | None
+    ) -> Body[list[Answer] | None]:
+        """Jobs with gates that are completed: one statement ends them and returns their permits. None,
+        and nothing is done, where transactions of this database have one snapshot for all statements,
+        or a breaker counts one of the ends."""
+        if not _are_short(outcomes):
+            return None
+        values = _write_gated(outcomes, now)
+        ((took,),) = yield self._base.statement("finish.gated", is_alone=True, **values)
+        return None if took is None else (yield from self._took(outcomes, set(took), now))
+
+    def _took(
+        self, outcomes: Sequence[Finish], took: set[str], now: datetime | None
+    ) -> Body[list[Answer]]:
+        """The answers to completed jobs with gates, of which these took."""
         refs = [ClaimRef(outcome.id, outcome.token) for outcome in outcomes]
         ends = [(outcome.to, outcome.what) for outcome in outcomes]
 
@@ -100,7 +112,7 @@ class FinishVerbs:
                 "finish.other", is_alone=True, outcomes=text, soon_seconds=SOON_SECONDS, now=now
             )
 
-        return (yield from self._answers(refs, range(len(refs)), took, ends, again)), claims
+        return (yield from self._answers(refs, range(len(refs)), took, ends, again))
 
     def _finished(
         self, outcomes: Sequence[Finish], now: datetime | None, *, is_alone: bool = True
@@ -223,20 +235,12 @@ class FinishVerbs:
 
         return Verb("give_up", body)
 
-    def crash(
-        self,
-        claims: Sequence[ClaimRef],
-        *,
-        cause: str,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
-    ) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
         def statements(places: Sequence[int]) -> list[Statement]:
-            return [
-                crash_statement(self._base, None, [claims[place] for place in places], cause, rule, now)
-            ]
+            some = [crash.claims[place] for place in places]
+            return [crash_statement(self._base, None, msgspec.structs.replace(crash, claims=some), now)]
 
-        return Verb("crash", lambda: self._end_claims(claims, statements))
+        return Verb("crash", lambda: self._end_claims(crash.claims, statements))
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         def body() -> Body[Answer]:
@@ -250,6 +254,7 @@ class FinishVerbs:
                 log=note.log,
                 has_undo=note.has_undo,
                 forgets_cancel=note.forgets_cancel,
+                number=note.number,
             )
             return Answer.TOOK if rows else Answer.LOST
 
@@ -275,6 +280,7 @@ class FinishVerbs:
                 logs=[note.log for _, note in notes],
                 have_undo=[note.has_undo for _, note in notes],
                 forget_cancel=[note.forgets_cancel for _, note in notes],
+                numbers=[note.number for _, note in notes],
             )
             took = {row[0] for row in rows}
             return [Answer.TOOK if claim.id in took else Answer.LOST for claim, _ in notes]
@@ -339,6 +345,13 @@ def _are_unlike(outcomes: Sequence[Finish]) -> bool:
     return len({outcome.id for outcome in outcomes}) == len(outcomes)
 
 
+def _are_short(outcomes: Sequence[Finish]) -> bool:
+    """Whether all of them, of jobs with gates, may go the short way."""
+    return all(_is_plain(o) and not o.leaves_turn and o.brake is None for o in outcomes) and (
+        _are_unlike(outcomes)
+    )
+
+
 def _is_plain(outcome: Finish) -> bool:
     """Whether the outcome goes the short way: completed, with nothing to add to the row."""
     return outcome.to is JobState.COMPLETED and outcome.log is None and outcome.reason is None
@@ -382,6 +395,13 @@ def _write_completed(outcomes: Sequence[Finish], now: datetime | None) -> dict[s
         "results": None if is_one else _encode({o.id: o.result for o in outcomes}).decode(),
         "result": found.pop() if is_one else None,
     }
+
+
+def _write_gated(outcomes: Sequence[Finish], now: datetime | None) -> dict[str, Any]:
+    """The same for jobs with gates, which have no leases."""
+    values = _write_completed(outcomes, now)
+    del values["leases"], values["numbers"]
+    return values
 
 
 def _write_outcomes(outcomes: Iterable[Finish]) -> str:

@@ -21,6 +21,8 @@ from winch.storage.params import ClaimParams
 
 # Of each tenant a few more are looked at than are wanted: some may be held at their gates.
 SPARE = 10
+# The statement that decides in the store looks at fewer first, and at all where those were too few.
+FEW_SPARE, FEW_AHEAD = 2, 50
 # How many orders of queues are remembered to have jobs with gates: a worker with weights has several.
 KNOWN_ORDERS = 1000
 
@@ -34,15 +36,61 @@ class GatedClaims:
         self.with_gates: set[tuple[str, ...]] = set()
 
     def claim(self, params: ClaimParams, now: datetime | None) -> Body[list[Claim]]:
-        """Claims from queues that may have jobs with gates; those without go the plain way."""
-        queues = list(dict.fromkeys(params.queues))
+        """Claims from queues that may have jobs with gates, by a statement that decides in the store.
+        It claims from one queue with gates; where there is room for more, another one follows. What only
+        `core.gates` decides goes the long way."""
+        every = queues = list(dict.fromkeys(params.queues))
+        found: list[Claim] = []
+        gated = params.limit if params.gated is None else params.gated
+        for call in range(ROUNDS * len(every)):
+            rows = yield self._base.statement(
+                "claim.gated",
+                is_alone=True,
+                queues=queues,
+                session=params.session,
+                token=params.token,
+                tasks=None if params.tasks is None else list(params.tasks),
+                limit=params.limit - len(found),
+                gated=gated,
+                at_once=params.at_once,
+                ahead=AHEAD if call else FEW_AHEAD,
+                spare=SPARE if call else FEW_SPARE,
+                batch_from=self._base.batch_from,
+                now=now,
+            )
+            if not rows:  # transactions of this database have one snapshot for all statements
+                return found + (yield from self.claim_in_python(params, queues, found, gated, now))
+            scoped, has_gates, rest, is_rare = (rows[-1][0], *rows[-1][-3:])
+            if queues is every:
+                self._met_gates(every, is_any=has_gates)
+            with_permit = {row[1] for row in rows[:-1] if row[-3]}
+            claims = read_claims([row[:-3] for row in rows[:-1]], params.token, every)
+            found += [
+                replace(claim, has_permit=True) if claim.id in with_permit else claim for claim in claims
+            ]
+            if rest is None:
+                break
+            gated = max(gated - scoped, 0)
+            queues = queues[rest - 1 :]
+            if is_rare:
+                return found + (yield from self.claim_in_python(params, queues, found, gated, now))
+        return found
+
+    def claim_in_python(
+        self,
+        params: ClaimParams,
+        queues: list[str],
+        before: Sequence[Claim],
+        gated: int,
+        now: datetime | None,
+    ) -> Body[list[Claim]]:
+        """The long way, in a transaction: `core.gates` decides here what the gates let through."""
+        params = replace(params, limit=params.limit - len(before))
         rows = yield self._base.statement("admit.begin", session=params.session, queues=queues)
         with_gates = {
             row[0]: (QueueRule(concurrency=row[1], is_strict=row[2]), row[3] or 0) for row in rows
         }
-        self._met_gates(queues, is_any=bool(with_gates))
         found: list[Claim] = []
-        gated = params.limit if params.gated is None else params.gated
         plain: list[str] = []
         for queue in [*queues, None]:
             if queue is not None and queue not in with_gates:
@@ -55,7 +103,7 @@ class GatedClaims:
             if queue is not None and len(found) < params.limit:
                 rule, used = with_gates[queue]
                 if rule.concurrency is not None and used >= rule.concurrency:
-                    continue  # full: who ends one of its jobs wakes the workers of the queue
+                    continue  # full: the end of one of its jobs wakes the workers of the queue
                 claims, scoped = yield from self._claim_queue(
                     params, queue, params.limit - len(found), gated, rule, now
                 )

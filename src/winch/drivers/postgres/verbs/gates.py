@@ -11,12 +11,14 @@ from winch.drivers.postgres.records import read_moment
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.permits import open_gates, read_spec, to_json
-from winch.storage.decide.gates import Setting, named_limits
+from winch.storage.decide.gates import CODE, Setting, named_limits
 from winch.storage.params import LimitInfo, Promoted
 from winch.storage.verbs import Verb
 
 # How many gates one transaction opens.
 GATES_AT_ONCE = 100
+# Every so many calls of `admit` remove gates that nothing needs, among the next so many.
+TIDY_EVERY, TIDY_AMONG = 5, 10_000
 
 
 class GateVerbs:
@@ -24,6 +26,8 @@ class GateVerbs:
 
     def __init__(self, base: Base) -> None:
         self._base = base
+        self._calls = 0
+        self._tidy_after = ""  # the key of the gate that was looked at last
 
     def admit(
         self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
@@ -33,7 +37,13 @@ class GateVerbs:
             # Looked for outside of a transaction: mostly there is nothing, and nothing is locked.
             if is_sweep:
                 yield self._base.statement("admit.forget", is_alone=True)
-                yield self._base.statement("admit.tidy", is_alone=True, limit=limit)
+            self._calls += 1
+            if is_sweep or self._calls % TIDY_EVERY == 0:
+                rows = yield self._base.statement(
+                    "admit.tidy", is_alone=True, after=self._tidy_after, limit=TIDY_AMONG
+                )
+                self._tidy_after = rows[0][0] if rows else ""
+            if is_sweep:
                 rows = yield self._base.statement("admit.all", is_alone=True, limit=limit)
             else:
                 most = min(limit, GATES_AT_ONCE)
@@ -47,25 +57,20 @@ class GateVerbs:
         return Verb("admit", body)
 
     def set_limits(
-        self,
-        specs: Mapping[str, GateSpec | None],
-        *,
-        by: str,
-        is_live: bool = True,
-        now: datetime | None = None,
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
     ) -> Verb[None]:
         def body() -> Body[None]:
             removed = sorted(name for name, spec in specs.items() if spec is None)
             kept = {name: spec for name, spec in sorted(specs.items()) if spec is not None}
             if removed:
-                yield self._base.statement("set_limits.remove", names=removed, is_live=is_live)
+                yield self._base.statement("set_limits.remove", names=removed, is_live=by is not None)
             if kept:
                 yield self._base.statement(
                     "set_limits",
                     names=list(kept),
                     specs=[to_json(spec) for spec in kept.values()],
-                    is_live=is_live,
-                    by=by,
+                    is_live=by is not None,
+                    by=by or CODE,
                     now=now,
                 )
             rows = yield self._base.statement("admit.all", limit=10_000)

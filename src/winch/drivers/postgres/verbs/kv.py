@@ -8,7 +8,7 @@ from datetime import datetime
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
-from winch.storage.params import KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.verbs import Verb
 
 # How often a swap reads a line again that another transaction has removed.
@@ -57,7 +57,7 @@ class KvVerbs:
                 if rows:
                     there: str = rows[0][0]
                     return there
-            raise StorageUnavailable(f"the record {record.key!r} comes and goes while it is read")
+            raise StorageUnavailable(f"the record {record.key!r} keeps changing while it is read")
 
         return Verb("kv_swap", body)
 

@@ -74,7 +74,7 @@ class ScheduleVerbs:
                 if (yield from self._write_row(name, row is None, effect)):
                     runs = yield from self._write_runs(name, effect, now)
                     return Changed(answer=effect.answer, row=effect.row, runs=runs)
-            raise StorageUnavailable(f"schedule {name!r} comes and goes faster than it can be changed")
+            raise StorageUnavailable(f"schedule {name!r} keeps changing faster than it can be edited")
 
         return Verb("change_schedule", body)
 
@@ -109,7 +109,17 @@ class ScheduleVerbs:
     def _write_runs(
         self, name: str, effect: Effect, now: datetime | None
     ) -> Body[tuple[ScheduleRun, ...]]:
-        if not effect.runs:
+        ids = [run.job for run in effect.runs if run.kind is RunKind.ENQUEUED]
+        stored: set[str] = set()
+        if ids:  # a job may outlive the run of its window
+            found = yield self._base.statement("change_schedule.stored", ids=ids)
+            stored = {row[0] for row in found}
+        pairs = [
+            (run, job)
+            for run, job in zip(effect.runs, effect.jobs, strict=True)
+            if run.kind is not RunKind.ENQUEUED or run.job not in stored
+        ]
+        if not pairs:
             return ()
         rows = yield self._base.statement(
             "change_schedule.run",
@@ -123,21 +133,17 @@ class ScheduleVerbs:
                         "job": run.job,
                         "note": run.note,
                     }
-                    for run in effect.runs
+                    for run, _ in pairs
                 ]
             ).decode(),
         )
         taken = {read_moment(row[0]) for row in rows}
-        runs = tuple(run for run in effect.runs if run.window in taken)
-        jobs = [
-            job
-            for job, run in zip(effect.jobs, effect.runs, strict=True)
-            if job is not None and run.window in taken
-        ]
+        runs = tuple(run for run, _ in pairs if run.window in taken)
+        jobs = [job for run, job in pairs if job is not None and run.window in taken]
         answers: dict[str, Enqueued] = {}
         if jobs:
-            stored = yield from self._enqueue.enqueue(jobs, now=now).steps()
-            answers = {answer.id: answer for answer in stored}
+            made = yield from self._enqueue.enqueue(jobs, now=now).steps()
+            answers = {answer.id: answer for answer in made}
         kept = []
         for run in with_held(runs, answers):
             if run.kind is RunKind.HELD:

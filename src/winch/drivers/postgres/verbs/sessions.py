@@ -7,13 +7,15 @@ from datetime import datetime
 
 import msgspec
 
-from winch.core.job import CRASH_RULE, SuspectRule
 from winch.core.lifecycle import JobState
+from winch.core.values.codec import to_json
+from winch.drivers._shared.rows import read_pulses
 from winch.drivers.postgres.records import read_moment
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.crashes import crash_statement
-from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
+from winch.storage.crash_report import CrashReport
+from winch.storage.params import COMMANDS, MOST_COMMANDS, ClaimRef, NewSession, Pulse, Rescued
 from winch.storage.verbs import Verb
 
 
@@ -36,6 +38,8 @@ class SessionVerbs:
                 queues=list(session.queues),
                 tasks=list(session.tasks),
                 slots=session.slots,
+                supervisor=session.supervisor,
+                labels=to_json(session.labels),
                 lease_seconds=session.lease.total_seconds(),
                 now=now,
             )
@@ -50,28 +54,26 @@ class SessionVerbs:
 
     def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
         def body() -> Body[list[Pulse]]:
-            rows = yield self._base.statement("beat", is_alone=True, sessions=list(sessions), now=now)
-            at = read_moment(rows[0][0])
-            beats = {row[1]: row[2] for row in rows}
-            return [Pulse(s, is_live=s in beats, beats=beats.get(s, 0), now=at) for s in sessions]
+            rows = yield self._base.statement(
+                "beat",
+                is_alone=True,
+                sessions=list(sessions),
+                book=COMMANDS,
+                most=MOST_COMMANDS,
+                now=now,
+            )
+            return read_pulses(sessions, read_moment(rows[0][0]), (row[1:] for row in rows))
 
         return Verb("beat", body)
 
     def end_session(
-        self,
-        session: str,
-        *,
-        started: Sequence[ClaimRef] = (),
-        cause: str | None = None,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
+        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
-            yield self._base.statement(
-                "end_session", session=session, reason=cause or "stopped", now=now
-            )
+            reason = crash.cause if crash else "stopped"
+            yield self._base.statement("end_session", session=session, reason=reason, now=now)
             yield self._base.statement("admit.lock_running", session=session)
-            rows = yield crash_statement(self._base, session, started, cause, rule, now)
+            rows = yield crash_statement(self._base, session, crash, now)
             return [Rescued(row[0], row[1], session, JobState(row[2])) for row in rows]
 
         return Verb("end_session", body)

@@ -53,5 +53,5 @@ def take_keys(
                     del held[key]
                     left[key] = wanted[key]
     raise StorageUnavailable(
-        f"unique keys change hands faster than they can be looked at: {', '.join(sorted(left))}"
+        f"unique keys change hands faster than they can be read: {', '.join(sorted(left))}"
     )
