@@ -118,3 +118,22 @@ def test_a_store_that_answers_too_little_leaves_no_handler_waiting() -> None:
     answers = together(writer(Store(short=1)), refs(3))
     assert {type(one) for one in answers} <= {ValueError, Answer}
     assert any(isinstance(one, ValueError) for one in answers)
+
+
+def test_a_write_that_its_handler_left_is_not_sent_beside_the_next_one_of_the_job() -> None:
+    store = Store(seconds=0.05)
+    one = writer(store)
+    first, second = refs(2)
+
+    async def body() -> Answer:
+        call = asyncio.ensure_future(one.anote(first, NOTE))  # on its way, the next ones wait
+        await asyncio.sleep(0.01)
+        left = asyncio.ensure_future(one.anote(second, NOTE))
+        await asyncio.sleep(0)
+        left.cancel()
+        answer = await asyncio.wait_for(one.anote(second, NOTE), 10)
+        await call
+        return answer
+
+    assert asyncio.run(body()) is Answer.TOOK
+    assert store.calls == [[first], [second]]

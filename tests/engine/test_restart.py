@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 
 from tests.engine.step_kit import ONCE, TWICE, history, whats
 from tests.redis_servers import RedisServer
-from winch import App, ConfigError, Context, JobState
+from winch import App, ConfigError, Context, JobState, Keyring, Retry
 from winch.core.steps import PAGE_BOOK
-from winch.storage.params import KvFilter
+from winch.storage.kv_records import KvFilter
 from winch.testing import virtual
 
 pytestmark = pytest.mark.servers
@@ -62,6 +63,37 @@ def test_a_restart_keeps_the_job_and_begins_its_steps_anew(app: App, is_async: b
     assert whats(job) == ["restarted", "restarted"]
     found = history(job)
     assert (found.life, [step.name for step in found.steps]) == (2, ["fetch"])
+
+
+def test_a_restart_is_encrypted_as_the_job_is(app: App) -> None:
+    """Arguments of the new life, steps in the head and steps in pages; nothing is stored in plain."""
+    sealed = App(app.settings.url, keys=Keyring({"k1": bytes(32)}))
+    seen: list[tuple[int, str]] = []
+
+    @sealed.task(name="walk", retry=Retry.fixed("1ms", attempts=2, jitter="none"))
+    def walk(page: int, word: str, *, ctx: Context) -> str:
+        seen.append((page, word))
+        found = [ctx.step(lambda: "secret" * 2_000, name=f"secret{n}") for n in range(3)]
+        if ctx.attempt == 1 and page == 2:
+            raise ValueError("once more, with the arguments and steps of this life")
+        return word if page == 3 else ctx.restart(page + 1, word=f"{word} secret{len(found)}")
+
+    job = walk.enqueue(1, "a secret")  # type: ignore[call-arg]
+    for _ in range(100):
+        sealed.run_worker(burst=True)
+        if job.refresh().state.is_final:
+            break
+        time.sleep(0.01)
+    assert job.state is JobState.COMPLETED, job.why()
+    assert job.result() == "a secret secret3 secret3"
+    pages = sealed.driver.run(sealed.driver.kv_list(KvFilter(book=PAGE_BOOK)))
+    [record] = sealed.driver.run(sealed.driver.get([job.id]))
+    assert record is not None
+    assert pages
+    for text in (record.args, record.checkpoint, record.result, *(page.body for page in pages)):
+        assert "secret" not in str(text)
+    assert [page for page, _ in seen] == [1, 2, 2, 3]
+    sealed.close()
 
 
 def test_a_retry_from_a_step_keeps_what_was_before_it(app: App) -> None:

@@ -19,7 +19,7 @@ from winch.core import steps
 from winch.core.steps import PAGE_BOOK, PAGE_BYTES, PAGED_BOOK
 from winch.engine.base import operation
 from winch.engine.base.step_pages import sweep_pages, whole_history
-from winch.storage.params import KvFilter
+from winch.storage.kv_records import KvFilter
 from winch.testing import virtual
 
 pytestmark = pytest.mark.servers

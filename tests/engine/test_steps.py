@@ -264,10 +264,10 @@ def test_what_a_step_raises_to_choose_an_outcome_is_the_jobs(app: App, did: list
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda ctx: ctx.step(lambda: 1), "say name="),
+        (lambda ctx: ctx.step(lambda: 1), "pass name="),
         (lambda ctx: ctx.step(print, name=" "), "the name of a step must be"),
         (lambda ctx: ctx.step(print, name="x" * 300), "1 to 256"),
-        (lambda ctx: ctx.step(asyncio.sleep, 0), "made by a plain handler"),
+        (lambda ctx: ctx.step(asyncio.sleep, 0), "calls the step is not"),
         (lambda ctx: ctx.step(print, undo="undo"), "must be a function"),
         (lambda ctx: ctx.sleep(5), "sleep"),
         (lambda ctx: ctx.version("x", 1), "newest must be 2 or more"),
@@ -432,9 +432,9 @@ def first(ctx: Context) -> list[Any]:
     "later, message",
     [
         (lambda ctx: [ctx.step(len, "x", name="new"), *first(ctx)], "call 1 of job"),
-        (lambda ctx: [ctx.step(len, "a", name="one")], "returned without making 'sleep'"),
+        (lambda ctx: [ctx.step(len, "a", name="one")], "returned without reaching 'sleep'"),
         (lambda ctx: [ctx.sleep("1d", name="one")], "as a step"),
-        (lambda ctx: None, "without making 'one', 'sleep'"),
+        (lambda ctx: None, "without reaching 'one', 'sleep'"),
     ],
 )
 def test_code_that_disagrees_with_the_history_is_told_so(

@@ -17,7 +17,7 @@ from winch.core.job import JobRecord
 from winch.core.steps import PAGE_BOOK, PAGED_BOOK, StepHistory, page_key, page_span
 from winch.engine.base.encryption import Field, Keyring, unseal
 from winch.engine.base.operation import Operation
-from winch.storage.params import KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
 # Pages that one read brings.

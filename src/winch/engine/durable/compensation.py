@@ -15,7 +15,7 @@ import msgspec
 
 from winch.core import steps as documents
 from winch.core.errors import SUSPECT_TYPES, HistoryMismatch, JobCancelled, type_name
-from winch.core.job import RESCUE_RULE, Failure
+from winch.core.job import RESCUE_RULE, Failure, Note
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
 from winch.core.steps import StepRecord, Unwinding
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from winch.engine.durable.steps import Steps
     from winch.storage.protocol import Driver
 
+# Higher than any number of an attempt, and the highest that every store keeps.
+LAST_NUMBER = 2**31 - 1
+
 
 async def unwind(steps: Steps, retry: Retry) -> Settled:
     """Call the undo functions in reverse; returns how the job ends, or when it continues to undo."""
@@ -42,7 +45,7 @@ async def unwind(steps: Steps, retry: Retry) -> Settled:
         try:
             if found is None:
                 raise HistoryMismatch(
-                    f"step {record.name!r} is to be undone, and the handler does not make it. {ADVICE}"
+                    f"step {record.name!r} must be undone, but the handler no longer has it. {ADVICE}"
                 )
             undo, args, value = found
             await steps.acall(undo, *_undo_args(undo, args, value))
@@ -135,8 +138,14 @@ async def unwind_instead(
     """`ended` for an attempt whose process is no more: its history is in the store."""
     if settled.to not in (JobState.DEAD, JobState.CANCELLED):
         return settled
+    ref = ClaimRef(claim.id, claim.token)
     [record] = await driver.arun(driver.get([claim.id]))
     if record is None or not record.has_undo or record.token != claim.token:
+        return settled
+    # Its process may have left a note on its way. After this one, such a note changes nothing.
+    await driver.arun(driver.note(ref, Note(number=LAST_NUMBER - 1)))
+    [record] = await driver.arun(driver.get([claim.id]))
+    if record is None or record.token != claim.token:
         return settled
     stored = unseal(keys, record.checkpoint or "", job=claim.id, task=claim.task, field="checkpoint")
     head = documents.read(stored)
@@ -145,8 +154,8 @@ async def unwind_instead(
     cause = Unwinding(to=settled.to, what=settled.what, reason=settled.reason, error=settled.error)
     history = History(head)  # its pages are not needed: that it has something to undo is known
     history.unwinding = cause
-    note = note_of(claim, history.text(), keys, has_undo=True, forgets_cancel=True)
-    await driver.arun(driver.note(ClaimRef(claim.id, claim.token), note))
+    note = note_of(claim, history.text(), keys, has_undo=True, number=LAST_NUMBER, forgets_cancel=True)
+    await driver.arun(driver.note(ref, note))
     return undo_first(settled)
 
 

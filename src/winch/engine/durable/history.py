@@ -61,8 +61,8 @@ class History:
         if size > MAX_HISTORY_BYTES:
             raise PayloadTooLarge(
                 f"the history of {len(self.records) + 1} steps is {size:,} bytes; the limit is "
-                f"{MAX_HISTORY_BYTES:,}. Begin anew with ctx.restart, let steps return references to "
-                "what they made, or spawn children that have histories of their own"
+                f"{MAX_HISTORY_BYTES:,}. Start over with ctx.restart, let steps return references to "
+                "their data, or spawn child jobs, which have their own histories"
             )
 
     def keep(self, wanted: Callable[[StepRecord], bool]) -> None:

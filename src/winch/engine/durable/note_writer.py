@@ -82,9 +82,12 @@ class NoteWriter:
         sender.add_done_callback(self._senders.discard)
 
     async def _send_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
-        writes, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+        # A handler that was cancelled may have left one and brought another: no claim is named twice.
+        waiting = [one for one in self._waiting if one.future is not None and not one.future.done()]
+        writes, self._waiting = waiting[:MOST], waiting[MOST:]
         try:
-            await self._asend(writes)
+            if writes:
+                await self._asend(writes)
         except Exception as error:  # a defect: each handler gets it, and none waits for ever
             _refuse([one for one in writes if one.answer is None], error)
         finally:

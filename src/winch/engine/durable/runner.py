@@ -23,7 +23,8 @@ from winch.engine.base.encryption import seal, unseal
 from winch.engine.base.operation import Blocking, Sleep
 from winch.engine.base.step_pages import forget_pages, page_records, read_pages
 from winch.engine.durable.history import History
-from winch.storage.params import Answer, ClaimRef, KvRecord
+from winch.storage.kv_records import KvRecord
+from winch.storage.params import Answer, ClaimRef
 
 if TYPE_CHECKING:
     from winch.core.job import Claim
@@ -93,6 +94,7 @@ class StepRunner:
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         signed: Callable[[], None],
         notes: NoteWriter,
+        next_number: Callable[[], int],
         lease: float | None = None,
     ) -> None:
         """`claim` has its checkpoint in plain text."""
@@ -109,6 +111,7 @@ class StepRunner:
         self._in_thread = in_thread
         self._signed = signed
         self._notes = notes
+        self._next_number = next_number
         self._lease = lease
         head = steps.read(claim.checkpoint) or StepHistory(checkpoint=claim.checkpoint)
         self.history: History = History(head)
@@ -175,8 +178,8 @@ class StepRunner:
             if inspect.isawaitable(value):
                 _close(value)
                 raise ConfigError(
-                    f"{action.fn!r} is async, and its step is made by a plain handler; make the task's "
-                    "function `async def`, or the step's function a plain one"
+                    f"{action.fn!r} is async, but the handler that calls the step is not; make the "
+                    "task `async def`, or the step's function a plain one"
                 )
             return value
         elif isinstance(action, InTransaction):
@@ -338,6 +341,7 @@ class StepRunner:
             history.text(),
             self.keys,
             has_undo=bool(history.to_undo),
+            number=self._next_number(),
             forgets_cancel=forgets_cancel,
         )
 
@@ -345,7 +349,9 @@ class StepRunner:
         """The verb that keeps the history with one more step, which is taken in when that is kept."""
         text = self.history.text(record)
         has_undo = record.has_undo or bool(self.history.to_undo)
-        return driver.note(self.ref, note_of(self.claim, text, self.keys, has_undo=has_undo))
+        number = self._next_number()
+        note = note_of(self.claim, text, self.keys, has_undo=has_undo, number=number)
+        return driver.note(self.ref, note)
 
     def kept(self, record: StepRecord) -> None:
         """The store has this record."""
@@ -363,7 +369,7 @@ class StepRunner:
     def check(self, answer: Answer) -> None:
         if answer is not Answer.TOOK:
             raise LostClaim(
-                f"job {self.claim.id} is no longer this attempt's; its step is not remembered"
+                f"job {self.claim.id} no longer belongs to this attempt; the step is not recorded"
             )
         self._signed()
 
@@ -379,13 +385,16 @@ def note_of(
     keys: Keyring | None,
     *,
     has_undo: bool,
+    number: int,
     forgets_cancel: bool = False,
 ) -> Note:
-    """The note that keeps this head of a history."""
+    """The note that keeps this head of a history. Every sending has a number of its own: one that the
+    network brings after a later one changes nothing."""
     return Note(
         checkpoint=seal(keys, text, job=claim.id, task=claim.task, field="checkpoint"),
         has_undo=has_undo,
         forgets_cancel=forgets_cancel,
+        number=number,
     )
 
 

@@ -85,7 +85,7 @@ def _settle(steps: StepRunner, driver: Driver, record: StepRecord, lost: Excepti
             pauses -= 1
             if pauses < 0:
                 raise StorageUnavailable(
-                    f"whether step {record.name!r} is committed could not be found out: {error}",
+                    f"whether step {record.name!r} is committed could not be determined: {error}",
                     maybe_applied=True,
                 ) from lost
             yield Sleep(SETTLE_PAUSE)
@@ -97,7 +97,7 @@ def _settle(steps: StepRunner, driver: Driver, record: StepRecord, lost: Excepti
                 f"the transaction of step {record.name!r} was not committed: {lost}"
             ) from lost
         raise LostClaim(
-            f"job {steps.ref.id} is no longer this attempt's; step {record.name!r} was rolled back"
+            f"job {steps.ref.id} no longer belongs to this attempt; step {record.name!r} was rolled back"
         ) from lost
 
 

@@ -122,7 +122,7 @@ class Steps(StepRunner):
         ]
         if left:
             raise HistoryMismatch(
-                f"the handler of job {self.claim.id} returned without making {names(left)}, which its "
+                f"the handler of job {self.claim.id} returned without reaching {names(left)}, which its "
                 f"history has. {ADVICE}"
             )
 
@@ -443,7 +443,7 @@ def _name_of(fn: Callable[..., Any]) -> str:
     name = getattr(fn, "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
         raise ConfigError(
-            f"a step needs a name that is the same in every attempt, and {fn!r} has none; say name=…"
+            f"a step needs a name that is the same in every attempt, and {fn!r} has none; pass name=…"
         )
     return name
 

@@ -59,7 +59,9 @@ def wait_for(self: Steps, signal: str, timeout: timedelta | None, default: objec
         self.ref, signal, wanted_by=f"{name}~{life}" if life else name
     )
     if taken.answer is not Answer.TOOK:
-        raise LostClaim(f"job {self.claim.id} is no longer this attempt's; its signal is not taken")
+        raise LostClaim(
+            f"job {self.claim.id} no longer belongs to this attempt; it does not receive the signal"
+        )
     if record is None:
         moment = yield from self.store_now()
         until = None if timeout is None else moment + timeout
@@ -210,7 +212,7 @@ def _create(self: Steps, calls: Sequence[Bound[Any]], name: str) -> Durable:
     if len(calls) > MAX_CHILDREN:
         raise ConfigError(
             f"{len(calls):,} children are too many for one call; the limit is {MAX_CHILDREN:,}. "
-            "Spawn them from children of your own"
+            "Spawn them from several child jobs"
         )
     for call in calls:
         check_part(call, "a parent")
