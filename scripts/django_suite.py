@@ -1,10 +1,11 @@
 """`make django`: Django's own tests of its tasks, with Winch as the backend, on every store.
 
 For each release of Django this script downloads the source release, never copied into this repository,
-makes an environment for it, and runs its `tests/tasks` three times: as they are, with Winch in place of
-the dummy backend, and with Winch and a real worker in place of the immediate one. What Winch fails must
-be named below with its reason, and nothing else may fail. Django 6 needs Python 3.12: $WINCH_PYTHON312,
-pyenv or PATH must have one. Django 5.2 runs with django-tasks on this interpreter.
+makes an environment for it, runs the tests of the backend and of the example shop, and runs Django's own
+`tests/tasks` three times: as they are, with Winch in place of the dummy backend, and with Winch and a
+real worker in place of the immediate one. What Winch fails must be named below with its reason, and
+nothing else may fail. Django 6 needs Python 3.12: $WINCH_PYTHON312, pyenv or PATH must have one. Django
+5.2 runs with django-tasks on this interpreter.
 
     python scripts/django_suite.py                    everything
     python scripts/django_suite.py --only 6.1 --store memory --store sqlite
@@ -46,6 +47,20 @@ EXPECTED = {
         f"{IMMEDIATE}test_throws_keyboard_interrupt": "a worker outlives its jobs; the job fails",
     },
 }
+# What fails without Winch too, by series, and why: the tests of 6.0 run against django-tasks there.
+WITHOUT_WINCH = {
+    "5.2": {
+        "tasks.test_custom_backend.CustomBackendTestCase.test_enqueue_async_task_on_non_async_backend": (
+            "django-tasks writes 'async tasks' where Django writes 'async Tasks'"
+        ),
+        f"{DUMMY}test_validate_disallowed_async_task": "the same message",
+        "tasks.test_custom_backend.CustomBackendTestCase.test_no_enqueue": (
+            "Python 3.11 words the error of an abstract class in another way"
+        ),
+    }
+}
+# The tests of the backend itself.
+OWN = ("tests.django.suite", "tests.django.suite_discovery")
 # How many tests there are at least: a suite that is found in part must not pass.
 LEAST = {"5.2": 70, "6.0": 70, "6.1": 85}
 
@@ -69,9 +84,15 @@ def main(arguments: Sequence[str]) -> int:
     wrong: list[str] = []
     for series in given.only or sorted(LEAST):
         leg = prepared(series)
+        wrong += under_pytest_django(leg)
         with stores(given.store or STORES) as urls:
             for name, url in urls:
                 wrong += run_leg(leg, name, url)
+                if name in ("sqlite", "postgres"):
+                    wrong += own_tests(leg, name, url)
+        for reasons in (*EXPECTED.values(), WITHOUT_WINCH.get(series, {})):
+            for name, why in reasons.items():
+                print(f"Django {leg.release:8} expected to fail: {name.rpartition('.')[2]}: {why}")
     for line in wrong:
         print(f"NOT AS EXPECTED: {line}")
     return 1 if wrong else 0
@@ -83,6 +104,8 @@ def run_leg(leg: Leg, store: str, url: str) -> list[str]:
     ran, broken = suite(leg, "django", url)
     if ran < LEAST[leg.series]:
         wrong.append(f"Django {leg.release}: {ran} tests, expected at least {LEAST[leg.series]}")
+    known = WITHOUT_WINCH.get(leg.series, {})
+    wrong += [f"{leg.release} without Winch: {one}" for one in sorted(broken - known.keys())]
     for name, expected in EXPECTED.items():
         ran, failed = suite(leg, name, url)
         new = sorted(failed - broken)
@@ -94,6 +117,51 @@ def run_leg(leg: Leg, store: str, url: str) -> list[str]:
             f"{leg.release} {store} {name}: {one} passes now" for one in expected if one not in failed
         ]
     return wrong
+
+
+def own_tests(leg: Leg, store: str, url: str) -> list[str]:
+    """Run the tests of the backend and of the example shop with this release of Django."""
+    words = ["-m", "examples.django_shop.manage", "test", "--noinput", *OWN]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [leg.python, *words, "examples.django_shop"],
+            env={
+                **os.environ,
+                "SHOP_FOLDER": folder,
+                "SHOP_DATABASE": url if store == "postgres" else "",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            cwd=ROOT,
+        )
+    ran = re.search(r"^Ran (\d+) tests", done.stderr, re.MULTILINE)
+    print(
+        f"Django {leg.release:8} {store:9} own tests  {'fail' if done.returncode else 'pass'}"
+        f" ({ran[1] if ran else 0})",
+        flush=True,
+    )
+    return [f"{leg.release} {store} own tests: {done.stderr}"] if done.returncode or not ran else []
+
+
+def under_pytest_django(leg: Leg) -> list[str]:
+    """Run the example shop's tests for pytest-django."""
+    tests = ROOT / "tests" / "django" / "with_pytest_django.py"
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [leg.python, *words, f"--rootdir={ROOT}", "--ds=examples.django_shop.settings", tests],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SHOP_FOLDER": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            cwd=ROOT,
+        )
+    last = done.stdout.strip().rpartition("\n")[2]
+    print(f"Django {leg.release:8} pytest-django: {last}", flush=True)
+    return [] if last.startswith("2 passed") else [f"pytest-django: {done.stdout}{done.stderr}"]
 
 
 def suite(leg: Leg, name: str, url: str) -> tuple[int, set[str]]:
@@ -127,6 +195,7 @@ def prepared(series: str) -> Leg:
     folder = BUILD / f"venv-{series}"
     python = folder / "bin" / "python"
     wanted = ["Django==5.2.*", "django-tasks"] if is_old else [f"Django=={release}"]
+    wanted.append("pytest-django")
     stamp = folder / "installed"
     if not stamp.exists() or stamp.read_text() != " ".join(wanted):
         shutil.rmtree(folder, ignore_errors=True)

@@ -5,7 +5,7 @@
 WAGTAIL is the folder of a source release. `winch` puts Winch in place of the immediate backend: the
 jobs are in memory, and a worker in the test's own thread runs them before `enqueue` returns, as the
 tests expect. `plain` changes nothing: what fails there fails without Winch too. The last line is JSON:
-how many tests ran, which failed, which enqueued, and how many jobs there were.
+how many tests ran, which failed and why, which enqueued, and how many jobs there were.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ def main(source: str, suite: str, *labels: str) -> int:
     sys.path.insert(0, source)
     os.environ["DJANGO_SETTINGS_MODULE"] = "wagtail.test.settings"
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["STATIC_ROOT"] = os.path.join(folder, "static")  # noqa: PTH118  # Wagtail adds to it
-        os.environ["MEDIA_ROOT"] = os.path.join(folder, "media")  # noqa: PTH118
         from wagtail.test import settings
 
+        # Wagtail's own folders outlive a run. A file of an earlier run gives the next one another name.
+        settings.STATIC_ROOT = f"{folder}/static"
+        settings.MEDIA_ROOT = f"{folder}/media"
         if suite == "winch":
             settings.TASKS = {"default": {"BACKEND": "wagtail_tests.Worked"}}
             settings.INSTALLED_APPS.append("winch.integrations.django")
@@ -62,12 +63,12 @@ def _run(labels: tuple[str, ...]) -> int:
     named: Any = _Named
     result = unittest.TextTestRunner(stream=sys.stderr, verbosity=1, resultclass=named).run(found)
     runner.teardown_databases(databases)
-    failed = {_name(test) for test, _ in [*result.failures, *result.errors]}
+    failed = {_name(test): _reason(text) for test, text in [*result.failures, *result.errors]}
     print(
         json.dumps(
             {
                 "run": result.testsRun,
-                "failed": sorted(failed),
+                "failed": failed,
                 "enqueued": sorted(name for name in ENQUEUED if name),
                 "jobs": sum(ENQUEUED.values()),
                 "states": STATES,
@@ -83,6 +84,12 @@ class _Named(unittest.TextTestResult):
     def startTest(self, test: Any) -> None:  # noqa: N802  # unittest's name
         RUNNING[0] = _name(test)
         super().startTest(test)
+
+
+def _reason(text: str) -> str:
+    """The error at the end of a traceback, in one line."""
+    lines = [line for line in text.splitlines() if line and not line.startswith((" ", "\t"))]
+    return lines[-1] if lines else text
 
 
 def _name(test: Any) -> str:

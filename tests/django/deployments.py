@@ -5,7 +5,8 @@
 `age`, `atomic`, `pool` and `router` run Django's own threaded server, `asgi` runs uvicorn. Several
 clients post orders, every third of which is declined, while a worker writes receipts. The server is
 killed with -9 in the middle and started again. At the end every order that was answered with 202 is
-there, every order has its job and its receipt, and no declined order has left anything.
+there, every order has its job and its receipt, and no declined order has left anything. The customers
+have logged in, and the worker's log names the request and the user behind each receipt.
 """
 
 from __future__ import annotations
@@ -46,17 +47,20 @@ def main(mode: str, url: str, other: str) -> dict[str, Any]:
         databases.append("orders")
     for database in databases:
         manage(env, "migrate", "--database", database)
+    session = manage(env, "shell", "-v", "0", "-c", LOGIN).rpartition("\n")[2]
     port = _free_port()
     with ExitStack() as stack:
         worker = stack.enter_context(_started(env, *WORKER))
         server = stack.enter_context(_started(env, *_server(mode, port)))
-        first = _orders(mode, port, 0, stack, server)
+        first = _orders(mode, port, 0, session, server)
         server.wait(PATIENCE)
         again = stack.enter_context(_started(env, *_server(mode, port)))
-        second = _orders(mode, port, ORDERS, stack, None)
+        second = _orders(mode, port, ORDERS, session, None)
         worker.send_signal(signal.SIGTERM)
         lines = worker.communicate(timeout=PATIENCE)[1]
         again.kill()
+    # Without a pool: that of the command itself opens several connections.
+    manage({**env, "SHOP_POOL": ""}, "shell", "-v", "0", "-c", ALL_GONE)
     manage(env, "winch", "worker", "--queue-name", "*", "--batch")
     books = json.loads(manage(env, "shell", "-v", "0", "-c", AUDIT).rpartition("\n")[2])
     return {
@@ -70,6 +74,30 @@ def main(mode: str, url: str, other: str) -> dict[str, Any]:
 
 
 WORKER = ("-m", "examples.django_shop.manage", "winch", "worker", "--queue-name", "*", "-c", "4")
+USER = "grace"
+LOGIN = f"""
+from django.contrib.auth.models import User
+from django.test import Client
+client = Client()
+client.force_login(User.objects.create_user("{USER}"))
+print(client.cookies["sessionid"].value)
+"""
+# The server of a killed process may still be in its COMMIT: the books are looked at when it is over.
+ALL_GONE = """
+import time
+from django.db import connection
+for _ in range(600):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        if cursor.fetchone() == (0,):
+            break
+    time.sleep(0.1)
+else:
+    raise SystemExit("a connection of a killed process is still there after a minute")
+"""
 AUDIT = """
 import json
 from examples.django_shop.shop.models import Order, Receipt
@@ -77,8 +105,9 @@ from winch.integrations.django import app_of
 jobs, page = {}, app_of().jobs.list(limit=1000)
 jobs |= {job.id: str(job.state) for job in page}
 orders = {order.number: order.job for order in Order.objects.all()}
+unlisted = {job: str(app_of().jobs.get(job).record) for job in set(orders.values()) - set(jobs)}
 receipts = sorted(Receipt.objects.values_list("order__number", flat=True))
-print(json.dumps({"orders": orders, "jobs": jobs, "receipts": receipts}))
+print(json.dumps({"orders": orders, "jobs": jobs, "receipts": receipts, "unlisted": unlisted}))
 """
 
 
@@ -137,7 +166,7 @@ def _free_port() -> int:
 
 
 def _orders(
-    mode: str, port: int, start: int, stack: ExitStack, victim: subprocess.Popen[str] | None
+    mode: str, port: int, start: int, session: str, victim: subprocess.Popen[str] | None
 ) -> dict[str, Any]:
     """Post orders; with a victim, kill the server when half of them are answered."""
     base = f"http://127.0.0.1:{port}"
@@ -151,9 +180,8 @@ def _orders(
         number = f"o{start + index}"
         form = {"number": number} | ({"card": "declined"} if index % 3 == 2 else {})
         try:
-            sent = httpx.post(
-                base + path, data=form, headers={"X-Request-ID": f"r-{number}"}, timeout=30
-            )
+            headers = {"X-Request-ID": f"r-{number}", "Cookie": f"sessionid={session}"}
+            sent = httpx.post(base + path, data=form, headers=headers, timeout=30)
         except httpx.TransportError:
             return number, None
         if sent.status_code in (202, 402) and sent.headers["X-Request-ID"] != f"r-{number}":

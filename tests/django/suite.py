@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from io import StringIO
 from typing import Any, ClassVar
+from unittest import mock
 
 from django.contrib.auth.models import Permission, User
+from django.core.checks import run_checks
+from django.core.management.base import CommandError
+from django.db import connections
 from django.test import SimpleTestCase, TestCase, override_settings
 from django.urls import reverse
 from django.utils import timezone
 
 from tests.django import suite_tasks as tasks
 from winch import ConfigError
+from winch.cli.run.worker import worker
+from winch.drivers.sqlite.driver import SqliteDriver
 from winch.integrations.django import RequestFilter, app_of, task
-from winch.integrations.django.api import task_backends, task_finished, task_started
-from winch.integrations.django.discovery import find, is_allowed
+from winch.integrations.django.api import InvalidTask, task_backends, task_finished, task_started
+from winch.integrations.django.management.commands.winch import Command, worker_command
+from winch.integrations.django.stores import url_of
 from winch.integrations.django.testing import jobs
 
 TASKS = {
@@ -31,17 +39,24 @@ class Running(SimpleTestCase):
     """What becomes of tasks that a worker runs."""
 
     def setUp(self) -> None:
-        self.signals: list[tuple[str, str, int]] = []
+        self.signals: list[tuple[str, tuple[str, str, int]]] = []
         task_started.connect(self._started)
         task_finished.connect(self._finished)
         self.addCleanup(task_started.disconnect, self._started)
         self.addCleanup(task_finished.disconnect, self._finished)
 
     def _started(self, task_result: Any, **_: Any) -> None:
-        self.signals.append(("started", str(task_result.status), task_result.attempts))
+        self._note("started", task_result)
 
     def _finished(self, task_result: Any, **_: Any) -> None:
-        self.signals.append(("finished", str(task_result.status), task_result.attempts))
+        self._note("finished", task_result)
+
+    def _note(self, kind: str, result: Any) -> None:
+        self.signals.append((result.task.name, (kind, str(result.status), result.attempts)))
+
+    def _signals(self, name: str) -> list[tuple[str, str, int]]:
+        """Those about one task."""
+        return [signal for found, signal in self.signals if found == name]
 
     def test_a_task_is_retried_as_its_policy_says(self) -> None:
         with jobs() as world:
@@ -51,7 +66,7 @@ class Running(SimpleTestCase):
         assert (result.status, result.attempts) == ("FAILED", 3)
         assert [error.exception_class for error in result.errors] == [ValueError] * 3
         started = [("started", "RUNNING", attempt) for attempt in (1, 2, 3)]
-        assert self.signals == [*started, ("finished", "FAILED", 3)]
+        assert self._signals("fails") == [*started, ("finished", "FAILED", 3)]
 
     def test_without_a_policy_a_task_runs_once(self) -> None:
         with jobs() as world:
@@ -66,7 +81,7 @@ class Running(SimpleTestCase):
             world.run_all()
             result.refresh()
         assert (result.return_value, result.attempts) == (2, 2)
-        assert self.signals[-1] == ("finished", "SUCCESSFUL", 2)
+        assert self._signals("asks")[-1] == ("finished", "SUCCESSFUL", 2)
 
     def test_a_unique_task_gives_the_job_that_is_there(self) -> None:
         tasks.seen.clear()
@@ -78,13 +93,6 @@ class Running(SimpleTestCase):
             assert other.id != first.id
             world.run_all()
         assert sorted(tasks.seen) == [(7, "m"), (8, "m")]
-
-    def test_a_limit_names_an_argument_of_the_function(self) -> None:
-        from winch import Limit
-
-        wrong = task(limit=Limit(1, key="nobody"))(tasks.keeps_nothing)
-        with jobs(), self.assertRaisesMessage(ConfigError, "has no argument 'nobody'"):
-            wrong.enqueue(1)
 
     def test_arguments_arrive_as_they_were_given(self) -> None:
         with jobs() as world:
@@ -114,14 +122,15 @@ class Running(SimpleTestCase):
             result.refresh()
             assert result.status == "SUCCESSFUL"
 
-    def test_a_cancelled_task_has_failed(self) -> None:
+    def test_a_cancelled_task_has_failed_and_is_announced(self) -> None:
         with jobs():
-            result = tasks.doubled.using(run_after=timezone.now() + timedelta(days=900)).enqueue(1)
+            result = tasks.keeps.using(run_after=timezone.now() + timedelta(days=900)).enqueue(1)
             app_of().jobs.cancel(result.id)
             result.refresh()
         assert result.status == "FAILED"
         assert result.errors[-1].exception_class_path == "winch.JobCancelled"
         assert result.errors[-1].exception_class.__name__ == "JobCancelled"
+        assert self._signals("keeps") == [("finished", "FAILED", 0)]
 
 
 @override_settings(TASKS=TASKS)
@@ -165,21 +174,60 @@ class Requests(TestCase):
         assert found[0][1] == "-"
 
 
-class Names(SimpleTestCase):
-    """Which names of the store may be imported."""
+@override_settings(TASKS={"default": {**TASKS["default"], "QUEUES": ["default", "mail"]}})
+class Commands(SimpleTestCase):
+    """`manage.py winch worker` becomes `winch worker`."""
 
-    def test_only_tasks_are_found(self) -> None:
-        shop = "examples.django_shop.shop"
-        assert find(f"{shop}.tasks.write_receipt") is not None
-        for name in ("os.system", f"{shop}.models.Order", f"{shop}.tasks.Order", "antigravity.x", "x"):
-            assert find(name) is None, name
+    def _worker(self, *words: str) -> list[str]:
+        parser = Command().create_parser("manage.py", "winch")
+        options = vars(parser.parse_args(["worker", *words]))
+        [name, *made] = worker_command(task_backends["default"], options)
+        assert name == "worker"
+        return made
 
-    def test_modules_must_be_allowed(self) -> None:
-        assert is_allowed("examples.django_shop.shop.tasks")
-        assert is_allowed("examples.django_shop.shop.tasks.mail")
-        assert is_allowed("shop.jobs", ["shop.jobs"])
-        for name in ("examples.django_shop.shop.tasks_evil", "examples.django_shop.manage", "os"):
-            assert not is_allowed(name), name
+    def test_the_flags_of_django_tasks_db_have_their_meaning(self) -> None:
+        words = [
+            "--queue-name",
+            "*",
+            "--exclude-queues",
+            "slow,mail",
+            "--batch",
+            "--reload",
+            "--max-tasks",
+            "5",
+        ]
+        found = self._worker(*words)
+        # The command line of `winch` itself reads the result.
+        given = worker.make_context("worker", found).params
+        expected = {"queues": "*,-slow,-mail", "burst": True, "reload": True, "max_jobs": 5}
+        expected["no_replace"] = True
+        assert {name: given[name] for name in expected} == expected
+
+    def test_queues_are_those_of_the_settings_without_the_excluded(self) -> None:
+        assert self._worker()[:2] == ["--queues", "default,mail"]
+        assert self._worker("--exclude-queues", "mail")[:2] == ["--queues", "default"]
+        assert self._worker("-Q", "mail:5,default:1", "--exclude-queues", " mail")[:2] == [
+            "--queues",
+            "default:1",
+        ]
+        with self.assertRaisesMessage(CommandError, "no queue is left"):
+            self._worker("--exclude-queues", "mail,default")
+
+    def test_a_misspelt_queue_is_named(self) -> None:
+        printed = StringIO()
+        command = Command(stderr=printed)
+        for queues in ("*,-slow", "mail:5,default", "mial", "reports"):
+            command._warn_of_unknown(task_backends["default"], queues)
+        assert printed.getvalue().splitlines() == [
+            "TASKS['default']['QUEUES'] has no queue 'mial'; did you mean 'mail'?",
+            "TASKS['default']['QUEUES'] has no queue 'reports', so no task is enqueued there",
+        ]
+        with self.assertRaisesMessage(CommandError, "TASKS has no entry 'nope'; it has default"):
+            command.handle(word="migrate", backend="nope")
+
+    def test_a_task_of_an_unknown_queue_is_explained(self) -> None:
+        with self.assertRaisesMessage(InvalidTask, "Add it to TASKS['default']['QUEUES'], which has "):
+            task(queue_name="reports")(tasks.keeps_nothing)
 
 
 class Checks(SimpleTestCase):
@@ -187,17 +235,62 @@ class Checks(SimpleTestCase):
 
     def test_an_unknown_option_is_named_with_the_nearest(self) -> None:
         wrong = {"default": {**TASKS["default"], "OPTIONS": {"urll": "memory://"}}}
-        with (
-            override_settings(TASKS=wrong),
-            self.assertRaisesMessage(ConfigError, "no option 'urll' (did you mean 'url'?)"),
-        ):
-            list(task_backends["default"].check())
+        message = "TASKS['default']: no option 'urll' (did you mean 'url'?)"
+        with override_settings(TASKS=wrong):
+            [found] = task_backends["default"].check()
+            assert (found.id, found.msg) == ("winch.E001", message)
+            others = run_checks(include_deployment_checks=True, databases=["default"])
+            assert {one.id for one in others if one.id.startswith("winch.")} <= {"winch.E001"}
+            with self.assertRaisesMessage(ConfigError, message):
+                tasks.doubled.enqueue(1)
+
+    def test_an_address_that_no_driver_takes_is_named(self) -> None:
+        wrong = {"default": {**TASKS["default"], "OPTIONS": {"url": "mysql://localhost/shop"}}}
+        with override_settings(TASKS=wrong):
+            [found] = task_backends["default"].check()
+        assert found.id == "winch.E001"
+        assert "mysql" in found.msg
 
     def test_join_needs_the_same_database(self) -> None:
         options = {"url": "memory://", "transaction": "join"}
         with override_settings(TASKS={"default": {**TASKS["default"], "OPTIONS": options}}):
             [found] = task_backends["default"].check()
         assert found.id == "winch.E002"
+
+    def _findings(self, url: str, *, is_risky: bool, **options: Any) -> list[str]:
+        """The ids of `manage.py check --deploy` about jobs at this address, beside shop.sqlite3."""
+        given = {**TASKS["default"], "OPTIONS": {"url": url, **options}}
+        with (
+            override_settings(TASKS={"default": given}),
+            mock.patch.dict(connections["default"].settings_dict, NAME="/srv/shop.sqlite3"),
+            mock.patch.object(SqliteDriver, "fixed_in", "3.51.3" if is_risky else None),
+        ):
+            self.mode = task_backends["default"].store.mode
+            found = [*task_backends["default"].check(), *run_checks(include_deployment_checks=True)]
+        return sorted({one.id for one in found if one.id.startswith("winch.")})
+
+    def test_a_build_of_sqlite_that_can_lose_rows_is_named_before_a_deployment(self) -> None:
+        own = "sqlite:////srv/shop-winch.sqlite3"
+        assert self._findings(own, is_risky=True) == ["winch.W003"]
+        assert self._findings(own, is_risky=False) == []
+        assert self._findings("memory://", is_risky=True) == []
+
+    def test_jobs_share_djangos_file_where_the_build_of_sqlite_allows_it(self) -> None:
+        if connections["default"].vendor != "sqlite":
+            self.skipTest("Django's database is no file")
+        for url in ("sqlite:////srv/shop.sqlite3", "sqlite:////srv/../srv/shop.sqlite3?shared=1"):
+            assert self._findings(url, is_risky=True) == ["winch.E004", "winch.W003"]
+            assert self.mode == "on_commit"
+            assert self._findings(url, is_risky=False, transaction="join") == []
+            assert self._findings(url, is_risky=False) == []
+            assert self.mode == "join"
+
+    def test_the_store_is_beside_the_file_that_a_uri_names(self) -> None:
+        sqlite = {"ENGINE": "django.db.backends.sqlite3"}
+        for name in ("/srv/a b.sqlite3", "file:/srv/a%20b.sqlite3?cache=private"):
+            assert url_of({**sqlite, "NAME": name}, "default") == "sqlite:////srv/a%20b-winch.sqlite3"
+        for name in (":memory:", "", "file:memorydb_default?mode=memory&cache=shared"):
+            assert url_of({**sqlite, "NAME": name}, "default") == "memory://"
 
 
 @override_settings(TASKS=TASKS)
@@ -224,6 +317,29 @@ class Admin(TestCase):
             act = reverse("admin:winch_job_act", args=["default", result.id, "cancel"])
             assert self.client.post(act).status_code == 403
 
+    def test_an_entry_of_tasks_that_is_not_winchs_has_no_page(self) -> None:
+        self._login("view_job", "view_jobschedule", "operate_job")
+        for name in ("job", "jobschedule"):
+            page = reverse(f"admin:winch_{name}_changelist")
+            assert self.client.get(page, {"backend": "nobody"}).status_code == 404
+        act = reverse("admin:winch_job_act", args=["nobody", "7", "cancel"])
+        assert self.client.post(act).status_code == 404
+
+    def test_a_project_with_two_stores_chooses_between_them(self) -> None:
+        self._login("view_job", "view_jobschedule")
+        for name in ("job", "jobschedule"):
+            page = reverse(f"admin:winch_{name}_changelist")
+            self.assertNotContains(self.client.get(page), "winch-backend")
+            with override_settings(TASKS={**TASKS, "other": TASKS["default"]}):
+                chosen = self.client.get(page, {"backend": "other"})
+                self.assertContains(chosen, "<option selected>other</option>")
+
+    def test_there_are_no_pages_of_rows(self) -> None:
+        self._login("view_job", "operate_job")
+        page = reverse("admin:winch_job_changelist")
+        for rest in ("7/", "7/change/", "7/history/", "7/delete/", "add/"):
+            assert self.client.get(f"{page}{rest}").status_code in (404, 405), rest
+
     def test_an_operator_cancels_and_retries_under_the_own_name(self) -> None:
         self._login("view_job", "operate_job")
         with jobs():
@@ -237,6 +353,56 @@ class Admin(TestCase):
                 assert result.status == status
             lines = app_of().audit.list()
             assert {(line.who, line.via) for line in lines} == {("ada", "django")}
+
+    def test_an_operator_acts_on_the_selected_jobs(self) -> None:
+        self._login("view_job", "operate_job")
+        with jobs():
+            with self.captureOnCommitCallbacks(execute=True):
+                chosen, other = ([tasks.doubled.enqueue(n).id for n in range(2)] for _ in range(2))
+            many = reverse("admin:winch_job_act_on_many", args=["default"])
+            page = self.client.get(reverse("admin:winch_job_changelist"))
+            self.assertContains(page, 'form="winch-selected"', 4)
+            given = {"line": [*chosen, "none"], "verb": "cancel"}
+            answer = self.client.post(many, given, follow=True)
+            self.assertContains(answer, "ancel: 2 jobs")
+            self.assertContains(answer, "none")
+            states = {job.id: str(job.state) for job in app_of().jobs.list()}
+            assert states == dict.fromkeys(chosen, "cancelled") | dict.fromkeys(other, "ready")
+            assert self.client.post(many, {**given, "verb": "delete"}).status_code == 405
+            assert self.client.get(many).status_code == 405
+
+    def test_a_viewer_may_not_act_on_many(self) -> None:
+        self._login("view_job")
+        many = reverse("admin:winch_job_act_on_many", args=["default"])
+        assert self.client.post(many, {"line": ["7"], "verb": "cancel"}).status_code == 403
+
+
+@override_settings(TASKS=TASKS)
+class Dashboard(TestCase):
+    """The dashboard behind Django's login and permissions."""
+
+    page: ClassVar[dict[str, str]] = {"accept": "text/html", "sec-fetch-site": "same-origin"}
+
+    def test_a_visitor_is_sent_to_the_login(self) -> None:
+        sent = self.client.get("/jobs/", headers=self.page)
+        self.assertRedirects(sent, "/admin/login/?next=/jobs/", fetch_redirect_response=False)
+        assert self.client.get("/jobs/api/v1/jobs", headers=self.page).status_code == 401
+
+    def test_permissions_decide(self) -> None:
+        expected = {(): (403, 401), ("view_job",): (200, 403), ("view_job", "operate_job"): (200, 200)}
+        for permissions, (shown, done) in expected.items():
+            user = User.objects.create_user("-".join(["ada", *permissions]), is_staff=True)
+            user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+            self.client.force_login(user)
+            with jobs():
+                with self.captureOnCommitCallbacks(execute=True):
+                    result = tasks.doubled.enqueue(1)
+                assert self.client.get("/jobs/", headers=self.page).status_code == shown
+                cancel = f"/jobs/api/v1/jobs/{result.id}/cancel"
+                answer = self.client.post(cancel, "{}", content_type="application/json")
+                assert answer.status_code == done, permissions
+                found = [(line.who, line.action) for line in app_of().audit.list()]
+                assert found == ([(user.get_username(), "cancel")] if done == 200 else [])
 
 
 @override_settings(TASKS=TASKS)
@@ -299,6 +465,13 @@ class AdminSchedules(TestCase):
             self.client.post(act)
             assert [one.name for one in app_of().schedules.list() if one.name == self.ticks]
         assert tasks.seen == [("tick", 3)]
+
+    def test_the_time_zone_of_a_schedule_is_shown(self) -> None:
+        self._login("view_jobschedule", "operate_jobschedule")
+        daily = {**self.new, "every": "", "cron": "0 3 * * *", "tz": "Europe/Berlin"}
+        with jobs():
+            self.client.post(reverse(self.url), daily)
+            self.assertContains(self.client.get(reverse(self.url)), "At 03:00 every day, Europe/Berlin")
 
     def test_a_wrong_schedule_is_explained(self) -> None:
         self._login("view_jobschedule", "operate_jobschedule")

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from scripts.django_suite import OWN
+
 ROOT = Path(__file__).parents[2]
 ROUNDS = int(os.environ.get("WINCH_KILL_ROUNDS", "100"))
 
@@ -37,14 +39,42 @@ def test_the_shop_passes_its_own_tests_on_sqlite(tmp_path: Path) -> None:
 
 
 @pytest.mark.servers
-@pytest.mark.parametrize("extra", [(), ("--parallel", "2")], ids=["alone", "parallel"])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param((), id="alone", marks=pytest.mark.slow),
+        pytest.param(("--parallel", "2"), id="parallel"),
+    ],
+)
 def test_the_shop_passes_its_own_tests_on_postgres(
     extra: tuple[str, ...], tmp_path: Path, empty_postgres_url: str
 ) -> None:
     words = ("test", "--noinput", "examples.django_shop", *extra)
-    said = manage(*words, folder=tmp_path, database=empty_postgres_url)
-    assert "OK" in said
-    assert "skipped" not in said
+    printed = manage(*words, folder=tmp_path, database=empty_postgres_url)
+    assert "OK" in printed
+    assert "skipped" not in printed
+
+
+# The commands that need no process of their own share one: Django takes half a second to start.
+BEFORE = """
+from django.core.management import call_command
+from django.test import Client
+def check(title):
+    print("==", title)
+    call_command("check", databases=["default"])
+check("empty")
+call_command("winch", "migrate")
+call_command("migrate", verbosity=0)
+check("migrated")
+print(Client().post("/orders", {"number": "1"}).content)
+check("unserved")
+"""
+AFTER = """
+from django.core.management import call_command
+from django.test import Client
+print(Client().get("/orders/1").content)
+call_command("winch", "prune")
+"""
 
 
 @pytest.mark.servers
@@ -52,19 +82,19 @@ def test_manage_py_migrates_checks_and_runs_a_worker(tmp_path: Path, empty_postg
     def shop(*words: str) -> str:
         return manage(*words, folder=tmp_path, database=empty_postgres_url)
 
-    assert "winch.W001" in shop("check", "--database", "default")
-    assert "applied" in shop("winch", "migrate")
-    shop("migrate")
-    assert "winch." not in shop("check", "--database", "default")
-    made = "from django.test import Client; print(Client().post('/orders', {'number': '1'}).content)"
-    assert '"number": "1"' in shop("shell", "-v", "0", "-c", made)
-    unserved = shop("check", "--database", "default")
+    printed = shop("shell", "-v", "0", "-c", f"import sys; sys.stderr = sys.stdout{BEFORE}")
+    empty, migrated, unserved = printed.split("== ")[1:]
+    assert "winch.W001" in empty
+    assert "applied" in empty
+    assert "winch." not in migrated
+    assert '"number": "1"' in migrated
     assert "winch.W002" in unserved
     assert "jobs wait in mail, which no worker serves" in unserved
     shop("winch", "worker", "--queue-name", "*", "--exclude-queues", "default", "--batch")
-    asked = "from django.test import Client; print(Client().get('/orders/1').content)"
-    assert '"status": "SUCCESSFUL"' in shop("shell", "-v", "0", "-c", asked)
-    assert "deleted 0 jobs" in shop("winch", "prune")
+    done = shop("shell", "-v", "0", "-c", AFTER)
+    assert '"status": "SUCCESSFUL"' in done
+    assert "deleted 0 jobs" in done
+    assert "forget_old_orders" in shop("winch", "schedules", "list")
 
 
 def run_module(name: str, *words: str) -> dict[str, Any]:
@@ -115,5 +145,25 @@ def test_no_coroutine_of_a_plain_task_dies_of_terminated_connections(empty_postg
     assert found["used_before"] == [False]  # a coroutine without a query keeps its fast path
 
 
+def test_a_task_that_ends_without_its_function_is_known_to_django(tmp_path: Path) -> None:
+    found = run_module("tests.django.crashed", str(tmp_path))
+    assert found["results"] == {
+        "dies": ["FAILED", ["winch.JobCrashed"] * 3],
+        "hangs": ["FAILED", ["winch.JobTimeout"]],
+        "raises": ["FAILED", ["builtins.ValueError"]],
+        "works": ["SUCCESSFUL", []],
+    }
+    # Each end is announced once, by the worker or by the process of the function.
+    assert found["ends"] == ["dies FAILED", "hangs FAILED", "raises FAILED", "works SUCCESSFUL"]
+    # The others run in processes of their own, where their start is announced.
+    assert found["signals"] == [
+        ["finished", "dies", "FAILED", False],
+        ["finished", "hangs", "FAILED", False],
+        ["finished", "raises", "FAILED", False],
+        ["finished", "works", "SUCCESSFUL", True],
+        ["started", "works", "RUNNING", True],
+    ]
+
+
 def test_the_backend_passes_its_suite(tmp_path: Path) -> None:
-    assert "OK" in manage("test", "--noinput", "tests.django.suite", folder=tmp_path)
+    assert "OK" in manage("test", "--noinput", *OWN, folder=tmp_path)

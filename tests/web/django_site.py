@@ -41,13 +41,14 @@ class User:
     """Somebody who has logged in."""
 
     is_active = True
+    is_authenticated = True
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_staff = name != "visitor"
         self.is_superuser = name == "root"
 
-    def __str__(self) -> str:
+    def get_username(self) -> str:
         return self.name
 
 
@@ -73,6 +74,15 @@ for who, page, act in ((None, 401, 401), ("visitor", 401, 401), ("ada", 200, 403
     )
     assert answer.status_code == act, (who, answer.content)
 assert job.refresh().state == "cancelled"
+
+# A browser is redirected to the login. A logged-in user without access is refused.
+sent = client.get("/ops/jobs/jobs?state=dead", headers=HTML)
+assert (sent.status_code, sent["location"]) == (
+    302,
+    "/accounts/login/?next=/ops/jobs/jobs%3Fstate%3Ddead",
+)
+assert client.get("/ops/jobs/", headers={**HTML, "x-user": "visitor"}).status_code == 403
+assert client.get("/ops/jobs/static/none.js", headers=HTML).status_code == 404
 
 root = {**HTML, "x-user": "root"}
 home = client.get("/ops/jobs/", headers=root)

@@ -61,6 +61,7 @@ class Winch:
         """Connect the extension with an application. Jobs run in the context of the newest one."""
         self._site = site
         site.extensions[KEY] = self
+        self.jobs.command = "flask winch"
         site.cli.add_command(_command)
 
     @property

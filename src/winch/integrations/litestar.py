@@ -79,6 +79,7 @@ class WinchPlugin(InitPluginProtocol, CLIPlugin):
         if dashboard is not None and authenticate is None:
             raise ConfigError("a dashboard needs authenticate=, which decides about access")
         self.jobs = jobs
+        jobs.command = "litestar winch"
         self._dependency = dependency
         self._queues = queues
         self._concurrency = concurrency

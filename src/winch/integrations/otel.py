@@ -87,8 +87,8 @@ class OpenTelemetry(Middleware):
             "How long attempts ran.",
             explicit_bucket_boundaries_advisory=BUCKETS,
         )
-        # The spans of calls that are being stored, by the id of their first job.
-        self._sending: dict[str, tuple[Span, float]] = {}
+        # The spans of calls that are being stored, by the context that their first job carries.
+        self._sending: dict[object, tuple[Span, float]] = {}
         self._lock = threading.Lock()
 
     # -- enqueue -----------------------------------------------------------------------------------
@@ -105,8 +105,9 @@ class OpenTelemetry(Middleware):
         span = self._tracer.start_span(
             f"send {job.queue}", before, kind=SpanKind.PRODUCER, attributes=attributes
         )
-        self._begin(job, span)
-        return [_carrying(job, span)]
+        carrying = _carrying(job, span)
+        self._begin(carrying, span)
+        return [carrying]
 
     def _many(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
         queues = {job.queue for job in jobs}
@@ -129,19 +130,22 @@ class OpenTelemetry(Middleware):
             links=links,
             attributes={**_facts("send", "send", queue), "messaging.batch.message_count": len(jobs)},
         )
-        self._begin(jobs[0], span)
-        return carrying or [_carrying(job, span) for job in jobs]
+        carrying = carrying or [_carrying(job, span) for job in jobs]
+        self._begin(carrying[0], span)
+        return carrying
 
     def _begin(self, first: NewJob, span: Span) -> None:
         with self._lock:
-            self._sending[first.id] = (span, time.monotonic())
+            self._sending[_carried(first)] = (span, time.monotonic())
 
     def stored(self, jobs: Sequence[NewJob], error: BaseException | None) -> None:
         with self._lock:
-            begun = self._sending.pop(jobs[0].id, None) if jobs else None
+            begun = self._sending.pop(_carried(jobs[0]), None) if jobs else None
         if begun is None:
             return
         span, began = begun
+        if len(jobs) == 1:  # the store may have taken it under another id than the first
+            span.set_attribute("messaging.message.id", jobs[0].id)
         failure = {} if error is None else {"error.type": _name_of(error)}
         if error is not None:
             _fail(span, error)
@@ -320,6 +324,13 @@ def _carrying(job: NewJob, span: Span) -> NewJob:
     carrier: dict[str, str] = {}
     propagate.inject(carrier, trace.set_span_in_context(span))
     return msgspec.structs.replace(job, headers={**job.headers, **carrier}) if carrier else job
+
+
+def _carried(job: NewJob) -> object:
+    """The context that a job carries; its id, where it carries none."""
+    fields = sorted(propagate.get_global_textmap().fields)
+    found = tuple(job.headers.get(field) for field in fields)
+    return found if any(found) else job.id
 
 
 def _directed(span: Span, directive: Directive) -> Attributes:

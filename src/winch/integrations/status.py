@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from winch.types import JobRecord
 
 RETRY_AFTER = "1"
-"""Seconds after which a client may ask again."""
+"""Seconds after which a client may read the status again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,26 +7,19 @@ A schedule of the code is changed in the code: it can be paused here, and not re
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
-from django.shortcuts import redirect
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.http import HttpRequest, HttpResponse
 
 from winch import App
 from winch.errors import WinchError
+from winch.integrations.django.admin_base import StoreAdmin
 from winch.integrations.django.api import task_backends
-from winch.integrations.django.apps import backends
 from winch.integrations.django.discovery import discover
 from winch.integrations.django.models import JobSchedule
-from winch.integrations.django.stores import app_of
-
-LIST = "admin:winch_jobschedule_changelist"
-ACTIONS = ("pause", "resume", "trigger", "remove")
 
 
 class ScheduleForm(forms.Form):
@@ -62,61 +55,35 @@ def _json(text: str, kind: type[Any]) -> Any:
 
 
 @admin.register(JobSchedule)
-class JobScheduleAdmin(admin.ModelAdmin):
+class JobScheduleAdmin(StoreAdmin):
     """The list of schedules, with a form to add one."""
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
+    area = "schedules"
+    verbs: ClassVar[tuple[str, ...]] = ("pause", "resume", "trigger", "remove")
+    template = "admin/winch/jobschedule/schedules.html"
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def may_operate(self, request: HttpRequest) -> bool:
-        """Whether this user may change schedules."""
-        return bool(request.user.has_perm("winch.operate_jobschedule"))
-
-    def get_urls(self) -> list[Any]:
-        own = [
-            path(
-                "<str:alias>/<path:name>/<str:action>",
-                self.admin_site.admin_view(self.act),
-                name="winch_jobschedule_act",
-            )
-        ]
-        return [*own, *super().get_urls()]
+    def app(self, alias: str) -> App:
+        """The app with the tasks of the project's code: a schedule names one of them."""
+        app = super().app(alias)
+        discover(app, alias, task_backends[alias].options)
+        return app
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """All schedules, and the form for a new one."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        aliases = [backend.alias for backend in backends()]
-        alias = request.GET.get("backend", aliases[0] if aliases else "default")
-        app = _prepared(alias)
+        alias = self.chosen(request)
+        app = self.app(alias)
         form = ScheduleForm(app, request.POST or None) if self.may_operate(request) else None
         if request.method == "POST":
             if form is None:
                 raise PermissionDenied
             if form.is_valid() and self._is_added(request, app, form):
-                return redirect(f"{reverse(LIST)}?backend={alias}")
+                return self.back(alias)
         trouble, rows = None, []
         try:
             rows = app.schedules.list()
         except WinchError as error:
             trouble = str(error)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": "Schedules",
-            "opts": self.model._meta,
-            "rows": rows,
-            "alias": alias,
-            "aliases": aliases,
-            "form": form,
-            "trouble": trouble,
-        }
-        return TemplateResponse(request, "admin/winch/jobschedule/schedules.html", context)
+        return self.page(request, alias, rows=rows, form=form, trouble=trouble)
 
     def _is_added(self, request: HttpRequest, app: App, form: ScheduleForm) -> bool:
         given = form.cleaned_data
@@ -130,26 +97,3 @@ class JobScheduleAdmin(admin.ModelAdmin):
             return False
         messages.success(request, f"added schedule {given['name']}")
         return True
-
-    def act(self, request: HttpRequest, alias: str, name: str, action: str) -> HttpResponse:
-        """Pause, resume, run now or remove one schedule."""
-        if request.method != "POST" or action not in ACTIONS:
-            return HttpResponseNotAllowed(["POST"])
-        if not self.may_operate(request):
-            raise PermissionDenied
-        app = _prepared(alias)
-        try:
-            with app.audit.acting(request.user.get_username(), via="django"):
-                getattr(app.schedules, action)(name)
-        except WinchError as error:
-            messages.error(request, str(error))
-        else:
-            messages.success(request, f"{action}: schedule {name}")
-        return redirect(f"{reverse(LIST)}?backend={alias}")
-
-
-def _prepared(alias: str) -> App:
-    """The app with the tasks of the project's code: a schedule names one of them."""
-    app = app_of(alias)
-    discover(app, alias, task_backends[alias].options)
-    return app

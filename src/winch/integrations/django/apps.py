@@ -20,6 +20,7 @@ class WinchConfig(AppConfig):
 
     def ready(self) -> None:
         checks.register(_check_stores, checks.Tags.database)
+        checks.register(_check_builds, checks.Tags.compatibility, deploy=True)
         post_migrate.connect(_migrate, sender=self, dispatch_uid="winch.migrate")
 
 
@@ -34,16 +35,31 @@ def backends() -> Iterator[Any]:
             yield backend
 
 
+def _usable_backends() -> Iterator[Any]:
+    """Those whose settings name a store; the check of the settings reports the others."""
+    from winch.integrations.django.checks import check_backend
+
+    for backend in backends():
+        if not any(found.id == "winch.E001" for found in check_backend(backend)):
+            yield backend
+
+
 def _check_stores(databases: Any = None, **_: Any) -> list[Any]:
     from winch.integrations.django.checks import check_store
 
     named = set(databases or ())
     return [
         found
-        for backend in backends()
+        for backend in _usable_backends()
         if backend.store.database in named
         for found in check_store(backend)
     ]
+
+
+def _check_builds(**_: Any) -> list[Any]:
+    from winch.integrations.django.checks import check_build
+
+    return [found for backend in _usable_backends() for found in check_build(backend)]
 
 
 def _migrate(using: str, **_: Any) -> None:

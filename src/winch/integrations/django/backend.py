@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.db import transaction
@@ -11,9 +11,14 @@ from django.utils import timezone
 from winch import Job
 from winch.errors import JobNotFound, UnknownTask
 from winch.integrations.django import requests
-from winch.integrations.django.api import BaseTaskBackend, TaskResultDoesNotExist, task_enqueued
+from winch.integrations.django.api import (
+    BaseTaskBackend,
+    InvalidTask,
+    TaskResultDoesNotExist,
+    task_enqueued,
+)
 from winch.integrations.django.decorators import WinchTask
-from winch.integrations.django.handlers import RUNNERS, register, send
+from winch.integrations.django.handlers import register, runner_of, send
 from winch.integrations.django.results import (
     PRIORITY,
     RUN_AFTER,
@@ -23,8 +28,8 @@ from winch.integrations.django.results import (
     new_result,
     result_of,
 )
-from winch.integrations.django.stores import ON_COMMIT, Store, check_options, store_of
-from winch.types import JobRecord
+from winch.integrations.django.stores import ON_COMMIT, Store, store_of
+from winch.types import Bound, JobRecord
 
 
 class WinchBackend(BaseTaskBackend):
@@ -36,14 +41,20 @@ class WinchBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
-    def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        super().__init__(alias, params)
-        check_options(alias, self.options)
-
     @property
     def store(self) -> Store:
         """The app and the database of this entry of TASKS."""
         return store_of(self.alias, self.options)
+
+    def validate_task(self, task: Any) -> None:
+        """Raise InvalidTask for a task that cannot be enqueued here."""
+        if self.queues and task.queue_name not in self.queues:
+            raise InvalidTask(
+                f"Queue '{task.queue_name}' is not valid for backend. Add it to "
+                f"TASKS[{self.alias!r}]['QUEUES'], which has {', '.join(sorted(self.queues))}; an empty "
+                "list allows every queue."
+            )
+        super().validate_task(task)
 
     # -- enqueue -----------------------------------------------------------------------------------
 
@@ -55,30 +66,29 @@ class WinchBackend(BaseTaskBackend):
         if store.mode == ON_COMMIT and store.connection.in_atomic_block:
             return self._defer(store, result)
         conn = store.joined
-        self._fill(result, store, self._send(store, result, requests.headers(), conn=conn), conn)
-        send(task_enqueued, result)
+        self._store(store, result, self._bound(store, result, conn=conn), conn)
         return result
 
     def _defer(self, store: Store, result: Any) -> Any:
         """Store the job when the transaction commits. Until then the result exists for this transaction
-        only, and a rollback takes it back."""
+        only, and a rollback takes it back. A call that cannot be stored fails before the commit."""
         job_id = store.app.client.draw_id()
+        call = self._bound(store, result, id=job_id)
         object.__setattr__(result, "id", job_id)
         object.__setattr__(result, "enqueued_at", moment(timezone.now()))
-        deferred = Deferred(self, store, result, requests.headers())
+        deferred = Deferred(result, lambda: self._store(store, result, call, None))
         transaction.on_commit(deferred, using=store.database)
         return result
 
-    def store_deferred(self, store: Store, result: Any, headers: dict[str, str]) -> None:
-        """The transaction has committed: store the job, with the headers of its enqueue."""
-        job = self._send(store, result, headers, id=result.id)
-        self._fill(result, store, job, None)
+    def _store(self, store: Store, result: Any, call: Bound[Any], conn: object) -> None:
+        self._fill(result, store, store.app.client.enqueue(call), conn)
         send(task_enqueued, result)
 
-    def _send(self, store: Store, result: Any, headers: dict[str, str], **options: Any) -> Job[Any]:
+    def _bound(self, store: Store, result: Any, **options: Any) -> Bound[Any]:
+        """The call as Winch stores it, with the request that it comes from."""
         task = result.task
         given: dict[str, Any] = {"queue": task.queue_name, "priority": task.priority, **options}
-        headers = dict(headers)
+        headers = requests.headers()
         if task.priority:
             headers[PRIORITY] = str(int(task.priority))
         if task.run_after is not None:
@@ -86,7 +96,7 @@ class WinchBackend(BaseTaskBackend):
             headers[RUN_AFTER] = given["run_at"].isoformat()
         given["headers"] = headers
         own = register(store.app, task, self.alias, self.options)
-        return own.using(**given).enqueue(*result.args, **result.kwargs)
+        return own.using(**given).bind(*result.args, **result.kwargs)
 
     def _fill(self, result: Any, store: Store, job: Job[Any], conn: object) -> None:
         """Write into the result what the store knows of the job. The enqueue itself answers with the
@@ -117,10 +127,10 @@ class WinchBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id) from error
 
     def _read(self, store: Store, record: JobRecord) -> Any:
-        task = store.app.tasks.get(record.task)
-        if task not in RUNNERS:  # a task of Winch's own
+        runner = runner_of(store.app.tasks.get(record.task))
+        if runner is None:  # a task of Winch's own
             raise UnknownTask(record.task, ())
-        return result_of(store.app.client.revealed(record), RUNNERS[task].task, self.alias)
+        return result_of(store.app.client.revealed(record), runner.task, self.alias)
 
     @staticmethod
     def waiting(store: Store) -> list[Any]:
@@ -142,11 +152,7 @@ class WinchBackend(BaseTaskBackend):
 class Deferred:
     """An enqueue that waits for a commit."""
 
-    def __init__(
-        self, backend: WinchBackend, store: Store, result: Any, headers: dict[str, str]
-    ) -> None:
-        self._backend = backend
-        self._headers = headers
+    def __init__(self, result: Any, store: Callable[[], None]) -> None:
         self._store = store
         self.result: Any = result
         self.is_stored: bool = False
@@ -154,4 +160,4 @@ class Deferred:
 
     def __call__(self) -> None:
         self.is_stored = True
-        self._backend.store_deferred(self._store, self.result, self._headers)
+        self._store()

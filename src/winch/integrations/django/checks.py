@@ -1,32 +1,45 @@
 """System checks of the integration: `manage.py check` names what would fail later.
 
-The checks of settings ask no database. `manage.py check --database default` also looks at the store.
+The checks of settings open no database. `manage.py check --database default` also looks at the store,
+and `manage.py check --deploy` at the SQLite build.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from django.core import checks
 
 from winch import App, JobState
-from winch.errors import ConfigError, WinchError
-from winch.integrations.django.stores import JOIN, check_options, is_shared
+from winch.errors import WinchError
+from winch.integrations.django.stores import (
+    JOIN,
+    databases_in,
+    is_shared,
+    sqlite_file,
+    sqlite_fixed_in,
+    unopened,
+)
 
 if TYPE_CHECKING:
     from winch.integrations.django.backend import WinchBackend
 
 
 def check_backend(backend: WinchBackend) -> list[Any]:
-    """The findings about one entry of TASKS."""
+    """The findings about one entry of TASKS. No store is opened."""
     where = f"TASKS[{backend.alias!r}]"
     try:
-        check_options(backend.alias, backend.options)
         store = backend.store
-    except (ConfigError, WinchError) as error:
-        return [checks.Error(f"{where}: {error}", id="winch.E001")]
-    found: list[Any] = []
-    if backend.options.get("transaction") == JOIN and not is_shared(store.app, store.database):
+        unopened(store.app.settings.url)
+    except WinchError as error:
+        return [checks.Error(f"{where}: {str(error).removeprefix(f'{where}: ')}", id="winch.E001")]
+    found = _shared_file(where, store.app)
+    if (
+        not found
+        and backend.options.get("transaction") == JOIN
+        and not is_shared(store.app, store.database)
+    ):
         found.append(
             checks.Error(
                 f"{where}: transaction is 'join', but its jobs are not in DATABASES[{store.database!r}]",
@@ -35,6 +48,38 @@ def check_backend(backend: WinchBackend) -> list[Any]:
             )
         )
     return found
+
+
+def _shared_file(where: str, app: App) -> list[Any]:
+    """Jobs in Django's own file, on a build of SQLite that can lose rows there."""
+    path, fixed_in = sqlite_file(app), sqlite_fixed_in(app)
+    databases = [] if path is None or fixed_in is None else databases_in(path)
+    if not databases:
+        return []
+    return [
+        checks.Error(
+            f"{where}: the jobs are in the file of DATABASES[{databases[0]!r}]. SQLite "
+            f"{sqlite3.sqlite_version} can lose committed rows when two programs write one file",
+            hint="Leave the option 'url' out, and the jobs get a file beside it. "
+            f"SQLite {fixed_in} and later can share one.",
+            id="winch.E004",
+        )
+    ]
+
+
+def check_build(backend: WinchBackend) -> list[Any]:
+    """What the SQLite build means for a deployment: `manage.py check --deploy`."""
+    path, fixed_in = sqlite_file(backend.store.app), sqlite_fixed_in(backend.store.app)
+    if path is None or fixed_in is None:
+        return []
+    return [
+        checks.Warning(
+            f"TASKS[{backend.alias!r}]: SQLite {sqlite3.sqlite_version} can lose committed rows when a "
+            f"program other than Winch writes {path}",
+            hint=f"Open this file with Winch only, or use a Python with SQLite {fixed_in} or later.",
+            id="winch.W003",
+        )
+    ]
 
 
 def check_store(backend: WinchBackend) -> list[Any]:
@@ -52,11 +97,12 @@ def check_store(backend: WinchBackend) -> list[Any]:
         backend.store.app.close()
     if driver.capabilities.migrates_itself:
         return []
+    is_with_django = backend.options.get("migrate", True)
     return [
         checks.Warning(
             f"{where}: {driver.describe()} has schema {status.current or 'none'}, this release needs "
             f"{status.newest}",
-            hint="Run `manage.py winch migrate`.",
+            hint=f"`manage.py {'migrate' if is_with_django else 'winch migrate'}` brings it up to date.",
             id="winch.W001",
         )
     ]

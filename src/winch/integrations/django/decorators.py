@@ -116,7 +116,7 @@ def schedule(
 
     def register(found: Any) -> Any:
         if not isinstance(found, Task):
-            raise TypeError(f"@schedule goes over @task and takes what that gives, got {found!r}")
+            raise TypeError(f"@schedule goes above @task and decorates its result, got {found!r}")
         given = {"cron": cron, **timing}
         entry = Scheduled(task=found, args=tuple(args), kwargs=dict(kwargs or {}), timing=given)
         SCHEDULES.setdefault(found.module_path, []).append(entry)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
@@ -25,11 +26,22 @@ from winch.integrations.django.decorators import SCHEDULES
 from winch.integrations.django.handlers import Announcer, register
 
 TASKS = "tasks"
-_discovered: WeakSet[App] = WeakSet()
+_prepared: WeakSet[App] = WeakSet()
+_discovered: WeakKeyDictionary[App, set[str]] = WeakKeyDictionary()
+_preparing = threading.Lock()
+# One thread at a time, also while it imports: the others need all of the tasks.
+_discovering = threading.RLock()
 
 
 def prepare(app: App, alias: str, options: Mapping[str, Any]) -> None:
-    """Let the app find the project's tasks by name."""
+    """Let the app find the project's tasks by name, and announce how their jobs end."""
+    with _preparing:
+        if app not in _prepared:
+            _prepare(app, alias, options)
+            _prepared.add(app)
+
+
+def _prepare(app: App, alias: str, options: Mapping[str, Any]) -> None:
     modules = tuple(options.get("modules", ()))
 
     def resolve(name: str) -> WinchJobTask[Any, Any] | None:
@@ -37,18 +49,23 @@ def prepare(app: App, alias: str, options: Mapping[str, Any]) -> None:
         return None if found is None else register(app, found, alias, options)
 
     app.tasks.resolve_with(resolve)
+    app.command = "manage.py winch"
+    Announcer(app, alias)
 
 
 def find(name: str, modules: Sequence[str] = ()) -> Any:
     """The task of the project's code with this module path; None where there is none or its module is
     not allowed."""
     module_name, _, attribute = name.rpartition(".")
-    module = sys.modules.get(module_name)
-    if module is None and is_allowed(module_name, modules):
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError:
-            return None
+    if module_name not in sys.modules and not is_allowed(module_name, modules):
+        return None
+    try:
+        # Also a module that is there: another thread may still be importing it.
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and something that it imports is not
+        return None
     found = getattr(module, attribute, None)
     if not isinstance(found, Task) or found.module_path != name:
         return None
@@ -67,14 +84,19 @@ def _installed() -> Iterator[Any]:
 
 def discover(app: App, alias: str, options: Mapping[str, Any]) -> None:
     """Import the modules of tasks, and register every task in them: what a worker does at its start."""
-    if app in _discovered:
-        return
-    _discovered.add(app)
+    with _discovering:
+        if alias not in _discovered.setdefault(app, set()):
+            _discover(app, alias, options)
+            _discovered[app].add(alias)  # last: a module that cannot be imported fails the next call too
+
+
+def _discover(app: App, alias: str, options: Mapping[str, Any]) -> None:
     autodiscover_modules(TASKS)
     for config in _installed():
-        package = sys.modules.get(f"{config.name}.{TASKS}")
-        for found in pkgutil.iter_modules(getattr(package, "__path__", ())):
-            importlib.import_module(f"{config.name}.{TASKS}.{found.name}")
+        name = f"{config.name}.{TASKS}"
+        path = getattr(sys.modules.get(name), "__path__", ())
+        for found in pkgutil.walk_packages(path, f"{name}."):
+            importlib.import_module(found.name)
     modules = tuple(options.get("modules", ()))
     for name in modules:
         importlib.import_module(name)
@@ -85,7 +107,6 @@ def discover(app: App, alias: str, options: Mapping[str, Any]) -> None:
             for entry in entries:
                 if entry.task.backend == alias:
                     _declare(app, app.tasks.get(name), entry)
-    Announcer(app, alias)
 
 
 def loaded_tasks(modules: Sequence[str] = ()) -> list[Any]:

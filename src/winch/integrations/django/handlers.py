@@ -4,8 +4,8 @@ The arguments are stored as Django's API has them, `{"args": [â€¦], "kwargs": {â
 called with just those: plain JSON data, positional where they were positional.
 
 Signals are sent in the thread that runs the function: `task_started` before it, `task_finished` after
-its last attempt. A `task_finished` that no function can send, because its process died or because the
-job was cancelled, comes from a thread of the worker's own.
+its last attempt. Where the function cannot send `task_finished`, `Announcer` does: the process of the
+function died or was a process of its own, or the job was cancelled.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
@@ -26,7 +27,7 @@ from django.utils import timezone
 
 from winch import App, Context, JobEvent, Retry
 from winch import Task as WinchJobTask
-from winch.errors import JobCancelled
+from winch.errors import JobCancelled, UnknownTask
 from winch.integrations.django.api import (
     TaskContext,
     TaskResultStatus,
@@ -45,24 +46,34 @@ DEFAULT_RETRY = Retry.on_request()
 _DEFAULTS = ("retry", "timeout", "retention")
 # How long the end of a job may take to reach the store after its event: pauses in seconds.
 ENDS_WITHIN = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-RUNNERS: WeakKeyDictionary[WinchJobTask[Any, Any], Runner] = WeakKeyDictionary()
+_registering = threading.RLock()
 
 
 def register(app: App, task: Any, alias: str, options: Mapping[str, Any]) -> WinchJobTask[Any, Any]:
     """The Winch task of this Django task, registered at its first use."""
-    name = task.module_path
-    if name in app.tasks:
-        return app.tasks.get(name)
+    with _registering:  # the first requests of a web server use it at the same time
+        if task.module_path in app.tasks:
+            return app.tasks.get(task.module_path)
+        return _registered(app, task, alias, options)
+
+
+def _registered(app: App, task: Any, alias: str, options: Mapping[str, Any]) -> WinchJobTask[Any, Any]:
     given = {key: options[key] for key in _DEFAULTS if key in options}
     given |= {key: value for key in OPTIONS if (value := getattr(task, key, None)) is not None}
     given.setdefault("retry", DEFAULT_RETRY)
     runner = Runner(app, task, alias)
-    run = runner.on_loop() if inspect.iscoroutinefunction(task.func) else runner.in_thread()
-    made: WinchJobTask[Any, Any] = app.task(name=name, queue=task.queue_name, **given)(run)
-    made.__doc__ = task.func.__doc__
-    made.take_plain_arguments(_own_signature(task))
-    RUNNERS[made] = runner
+    run: Any = runner.on_loop() if inspect.iscoroutinefunction(task.func) else runner.in_thread()
+    run.__doc__ = task.func.__doc__
+    run.runner = runner
+    given |= {"name": task.module_path, "queue": task.queue_name, "plain": _own_signature(task)}
+    made: WinchJobTask[Any, Any] = app.task(**given)(run)
     return made
+
+
+def runner_of(task: WinchJobTask[Any, Any]) -> Runner | None:
+    """What runs this task; None for a task of Winch's own."""
+    found: Runner | None = getattr(task.fn, "runner", None)
+    return found
 
 
 def _own_signature(task: Any) -> inspect.Signature:
@@ -88,6 +99,17 @@ class Runner:
         self._announced.discard(job_id)
         return True
 
+    def _announces(self, ctx: Context, error: BaseException) -> bool:
+        """Whether the job ends here, and the function's thread sends the signal. A cancelled or stopped
+        handler does not know the end: its worker does. The worker of an isolated process announces every
+        failed end, because it cannot know whether the process came this far."""
+        if isinstance(error, JobCancelled | asyncio.CancelledError):
+            return False
+        if self._app.runtime.is_isolated or not ctx.gives_up(error):
+            return False
+        self._announced.add(ctx.job_id)
+        return True
+
     def in_thread(self) -> Callable[..., Any]:
         def run(ctx: Context, /, *args: Any, **kwargs: Any) -> Any:
             record = self._app.client.revealed(self._app.jobs.get(ctx.job_id).record)
@@ -101,8 +123,7 @@ class Runner:
                 given = (TaskContext(task_result=result), *args) if self.task.takes_context else args
                 value = _plain(self.task.func(*given, **kwargs))
             except BaseException as error:
-                if _is_end(ctx, error):
-                    self._announced.add(ctx.job_id)
+                if self._announces(ctx, error):
                     send(task_finished, _failed(result, error))
                 raise
             if not isinstance(value, Directive):
@@ -124,8 +145,7 @@ class Runner:
                 given = (TaskContext(task_result=result), *args) if self.task.takes_context else args
                 value = _plain(await self.task.func(*given, **kwargs))
             except BaseException as error:
-                if _is_end(ctx, error):
-                    self._announced.add(ctx.job_id)
+                if self._announces(ctx, error):
                     await asend(task_finished, _failed(result, error))
                 raise
             if not isinstance(value, Directive):
@@ -137,13 +157,6 @@ class Runner:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, Directive) else normalize_json(value)
-
-
-def _is_end(ctx: Context, error: BaseException) -> bool:
-    """Whether the job ends here. A cancelled or stopped handler does not know: its worker does."""
-    if isinstance(error, JobCancelled | asyncio.CancelledError):
-        return False
-    return ctx.gives_up(error)
 
 
 def _failed(result: Any, error: BaseException) -> Any:
@@ -185,31 +198,60 @@ async def asend(signal: Any, result: Any) -> None:
 
 class Announcer:
     """Sends `task_finished` for jobs whose end no function could announce: a process died, a thread
-    never returned, an operator cancelled the job."""
+    never returned, an operator cancelled the job.
+
+    A call that cancels a job sends the signal in its own thread. On an event loop, which must not wait,
+    and from a worker, a thread for signals sends it."""
 
     def __init__(self, app: App, alias: str) -> None:
         self._app = app
         self._alias = alias
-        self._threads = ThreadPoolExecutor(1, "winch-signals")
+        self._threads: tuple[int, ThreadPoolExecutor] | None = None
         app.on("dead", self._ended)
         app.on("cancelled", self._ended)
+        app.on("lost", self._ended)
 
     def _ended(self, event: JobEvent) -> None:
-        task = self._app.tasks.get(event.task) if event.task in self._app.tasks else None
-        runner = None if task is None else RUNNERS.get(task)
-        if runner is not None and not runner.takes_announced(event.job_id):
-            self._threads.submit(self._announce, runner, event.job_id)
+        try:
+            runner = runner_of(self._app.tasks.get(event.task))
+        except UnknownTask:  # of code that this process does not have
+            return
+        if runner is None or runner.takes_announced(event.job_id) or event.kind == "lost":
+            return  # a lost job goes on elsewhere
+        if event.kind == "cancelled" and not _is_on_loop():
+            self._send_end(runner, event.job_id)
+        else:
+            self._thread().submit(self._announce, runner, event.job_id)
+
+    def _thread(self) -> ThreadPoolExecutor:
+        """The thread for signals of this process: a fork has none of its parent's."""
+        if self._threads is None or self._threads[0] != os.getpid():
+            self._threads = os.getpid(), ThreadPoolExecutor(1, "winch-signals")
+        return self._threads[1]
 
     def _announce(self, runner: Runner, job_id: str) -> None:
         close_old_connections()
         try:
             for pause in ENDS_WITHIN:  # the event comes just before the store is written
-                record = self._app.client.revealed(self._app.jobs.get(job_id).record)
-                if record.state.is_final:
-                    send(task_finished, result_of(record, runner.task, self._alias))
+                if self._send_end(runner, job_id):
                     return
                 time.sleep(pause)
         except Exception:
             log.exception("the end of job %s was not announced", job_id)
         finally:
             close_old_connections()
+
+    def _send_end(self, runner: Runner, job_id: str) -> bool:
+        """Send the signal if the store has the end of the job."""
+        record = self._app.client.revealed(self._app.jobs.get(job_id).record)
+        if record.state.is_final:
+            send(task_finished, result_of(record, runner.task, self._alias))
+        return record.state.is_final
+
+
+def _is_on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -8,7 +8,7 @@ from django.db import models
 
 
 class Job(models.Model):
-    """A job in the store of TASKS. Django never reads or writes it: the admin asks Winch."""
+    """A job in the store of TASKS. Django never reads or writes it: the admin reads the store."""
 
     id: Any = models.CharField(primary_key=True, max_length=64)
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
+from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 
 REQUEST_ID, REQUEST_USER = "django-request-id", "django-request-user"
@@ -73,7 +74,21 @@ def carried(job_id: str, given: Mapping[str, str]) -> Iterator[None]:
 
 
 def _user_of(request: HttpRequest) -> str:
-    user = getattr(request, "user", None)
+    """The name of the user. A coroutine must not query the database for it: there, the one that its code
+    has looked at before."""
+    try:
+        return _name_of(getattr(request, "user", None))
+    except SynchronousOnlyOperation:
+        return _known_user(request)
+
+
+def _known_user(request: HttpRequest) -> str:
+    """The name of the user that the code has looked at before: `request.user`, `request.auser()`."""
+    found = getattr(request, "_cached_user", None) or getattr(request, "_acached_user", None)
+    return _name_of(found)
+
+
+def _name_of(user: Any) -> str:
     if user is None or not user.is_authenticated:
         return ""
     return str(user.get_username())[:MAX_USER]
@@ -128,18 +143,11 @@ class RequestFilter(logging.Filter):
         if running is not None:
             (request_id, user), job_id = running
         else:
-            # Not the user of a request: asking for it may query the database, which may log.
-            request_id, user, job_id = "" if found is None else found[0], _known_user(found), ""
+            # Not `request.user`: it may query the database, which may log.
+            request_id, user = ("", "") if found is None else (found[0], _known_user(found[1]))
+            job_id = ""
         record.request_id = request_id or NONE
         record.request_user = user or NONE
         if not hasattr(record, "job_id"):
             record.job_id = job_id or NONE
         return True
-
-
-def _known_user(found: tuple[str, HttpRequest] | None) -> str:
-    """The user of the request, if the code has looked at it before."""
-    cached = None if found is None else getattr(found[1], "_cached_user", None)
-    return (
-        str(cached.get_username())[:MAX_USER] if cached is not None and cached.is_authenticated else ""
-    )

@@ -113,8 +113,7 @@ def aware(value: datetime) -> datetime:
 
 
 def _errors(record: JobRecord) -> list[Any]:
-    found = [as_task_error(entry.error) for entry in record.history if entry.error is not None]
-    found += [_lost(entry) for entry in record.history if entry.what in ("crashed", "rescued")]
+    found = [error for entry in record.history if (error := _error_of(entry)) is not None]
     if record.state is JobState.CANCELLED:
         found.append(_plain("winch.JobCancelled", record.reason or "cancelled"))
     elif record.state is JobState.DEAD and not found:
@@ -122,7 +121,12 @@ def _errors(record: JobRecord) -> list[Any]:
     return found
 
 
-def _lost(entry: Entry) -> Any:
+def _error_of(entry: Entry) -> Any:
+    """The error of one attempt; None for an entry that is no failed attempt."""
+    if entry.error is not None:
+        return as_task_error(entry.error)
+    if entry.what not in ("crashed", "rescued"):
+        return None
     kind = "winch.JobCrashed" if entry.what == "crashed" else "winch.JobRescued"
     return _plain(kind, entry.note or f"the attempt {entry.what}")
 

@@ -8,13 +8,14 @@ beside Django's, and a database in memory a store in memory; there an enqueue wa
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 from weakref import WeakSet
 
 from django.conf import settings
@@ -76,6 +77,7 @@ class Store:
         if self.mode != JOIN:
             return None
         if self.app not in _looked_at:
+            # Two threads may both do this. A lock would make all of them wait for a store that is down.
             self.app.ready()
             self.app.close()
             _looked_at.add(self.app)
@@ -88,7 +90,7 @@ _lock = threading.Lock()
 
 
 def store_of(alias: str, options: Mapping[str, Any]) -> Store:
-    """The store of an entry of TASKS, as its OPTIONS say now: a test runner changes the databases."""
+    """The store of an entry of TASKS, from its present OPTIONS: a test runner changes the databases."""
     check_options(alias, options)
     database = options.get("database", DEFAULT_DATABASE)
     app = _app(alias, options, database)
@@ -124,22 +126,24 @@ def _nearest(name: str) -> str:
 
 
 def _app(alias: str, options: Mapping[str, Any], database: str) -> App:
+    from winch.integrations.django.discovery import prepare
+
     given = options.get("app") or (None if "url" in options else getattr(settings, "WINCH_APP", None))
     if given is not None:
-        return named_app(given)
+        app = named_app(given)
+        prepare(app, alias, options)
+        return app
     url = options.get("url") or url_of(connections[database].settings_dict, database)
     key = (f"{alias}+{url}" if url.startswith("memory:") else url, options.get("schema"))
-    app = _apps.get(key)
-    if app is None:
-        from winch.integrations.django.discovery import prepare
-
-        with _lock:
-            app = _apps.get(key)
-            if app is None:
-                app = App(url, schema=options.get("schema"), **options.get("settings", {}))
-                prepare(app, alias, options)
-                _apps[key] = app
-    return app
+    found = _apps.get(key)
+    if found is not None:
+        return found
+    with _lock:
+        if key not in _apps:
+            app = App(url, schema=options.get("schema"), **options.get("settings", {}))
+            prepare(app, alias, options)
+            _apps[key] = app
+        return _apps[key]
 
 
 def named_app(given: object) -> App:
@@ -148,7 +152,7 @@ def named_app(given: object) -> App:
     if isinstance(given, str):
         module, colon, name = given.partition(":")
         if not colon:
-            raise ConfigError(f'an app is named like "shop.jobs:app", got {given!r}')
+            raise ConfigError(f'name an app like "shop.jobs:app", got {given!r}')
         found = getattr(import_module(module), name)
     if not isinstance(found, App):
         raise ConfigError(f"{given!r} must name a winch.App, got {found!r}")
@@ -171,18 +175,23 @@ def url_of(database: Mapping[str, Any], alias: str) -> str:
     if engine in ("postgresql", "postgis") or "postgres" in engine:
         return _postgres_url(database, name)
     if engine in ("sqlite3", "spatialite"):
-        if _is_in_memory(name):
+        path = _sqlite_file(name)
+        if path is None:
             return "memory://"
-        path = Path(name).absolute()
-        return f"sqlite:///{path.with_name(f'{path.stem}-winch.sqlite3')}"
+        return f"sqlite:///{quote(str(path.with_name(f'{path.stem}-winch.sqlite3')))}"
     raise ConfigError(
         f"DATABASES[{alias!r}] is {database.get('ENGINE')}, which holds no jobs; give TASKS an OPTIONS "
         'with a "url" (postgresql://, redis:// or sqlite:///…)'
     )
 
 
-def _is_in_memory(name: str) -> bool:
-    return name in ("", ":memory:") or "mode=memory" in name
+def _sqlite_file(name: str) -> Path | None:
+    """The file behind the NAME of a SQLite database; None for one in memory. Django takes URIs too."""
+    if name in ("", ":memory:") or "mode=memory" in name or name.startswith("file::memory:"):
+        return None
+    if name.startswith("file:"):
+        name = unquote(urlsplit(name).path)
+    return Path(name).absolute()
 
 
 def _postgres_url(database: Mapping[str, Any], name: str) -> str:
@@ -209,6 +218,8 @@ def _postgres_url(database: Mapping[str, Any], name: str) -> str:
 
 def is_shared(app: App, database: str) -> bool:
     """Whether the jobs are in this Django database, so that an enqueue can join its transactions."""
+    if connections[database].vendor == "sqlite":
+        return sqlite_file(app) in _files([database]) and sqlite_fixed_in(app) is None
     url = app.settings.url
     given = connections[database].settings_dict
     if connections[database].vendor != "postgresql" or not url.startswith(("postgresql:", "postgres:")):
@@ -216,6 +227,44 @@ def is_shared(app: App, database: str) -> bool:
     return _place(url) == _place(_postgres_url(given, str(given.get("NAME") or "")))
 
 
+def sqlite_fixed_in(app: App) -> str | None:
+    """The release of SQLite that can share a file with Django; None: this one can, or no SQLite."""
+    return getattr(_sqlite_driver(app), "fixed_in", None)
+
+
+def sqlite_file(app: App) -> Path | None:
+    """The file that holds the jobs, on SQLite."""
+    path: Path | None = getattr(_sqlite_driver(app), "path", None)
+    return None if path is None else path.resolve()
+
+
+def _sqlite_driver(app: App) -> Any:
+    url = app.settings.url
+    return unopened(url) if url.startswith("sqlite:") else None
+
+
+@lru_cache
+def unopened(url: str) -> Any:
+    """A driver that knows its address and is never opened: the app can still be configured.
+    Raises ConfigError for an address that no driver takes, or whose driver is not installed."""
+    return App(url).driver
+
+
+def databases_in(path: Path) -> list[str]:
+    """The entries of DATABASES that are this file."""
+    return [alias for alias in connections if path in _files([alias])]
+
+
+def _files(aliases: Sequence[str]) -> set[Path]:
+    names = [
+        str(connections[alias].settings_dict.get("NAME") or "")
+        for alias in aliases
+        if connections[alias].vendor == "sqlite"
+    ]
+    return {path.resolve() for name in names if (path := _sqlite_file(name)) is not None}
+
+
+@lru_cache
 def _place(url: str) -> tuple[str, str, str]:
     """Host, port and database: what makes two addresses the same database."""
     from psycopg.conninfo import conninfo_to_dict

@@ -8,28 +8,23 @@ words act on the store of one entry of TASKS; the rest of the command line of `w
 from __future__ import annotations
 
 import os
-import sys
 from argparse import ArgumentParser
+from difflib import get_close_matches
 from typing import Any
 
 from django.conf import ENVIRONMENT_VARIABLE
 from django.core.management.base import BaseCommand, CommandError
 
 from winch.errors import WinchError
+from winch.integrations._command import become_winch
 from winch.integrations.django.backend import WinchBackend
 from winch.integrations.django.worker import ENV, SPEC
 from winch.types import worker_flags
 
-# What each word becomes on the command line of `winch`, before the word's own arguments.
-WORDS = {
-    "doctor": ["doctor"],
-    "dead": ["dead"],
-    "schedules": ["schedules"],
-}
-
-
+# What is passed on to the command line of `winch` as it is.
+WORDS = ("doctor", "dead", "schedules")
 # The names that users of django-tasks-db know, beside those of `winch worker`.
-ALSO = {"queues": ["--queue-name"], "burst": ["--batch"], "max_jobs": ["--max-tasks"]}
+ALSO = {"queues": ["--queue-name"], "burst": ["--batch"]}
 
 
 class Command(BaseCommand):
@@ -56,18 +51,22 @@ class Command(BaseCommand):
             names = [*flag.names, *ALSO.get(name, ())]
             if flag.kind is bool:
                 parser.add_argument(*names, dest=name, action="store_true", help=flag.help)
+            elif flag.is_repeated:
+                parser.add_argument(*names, dest=name, action="append", help=flag.help)
             else:
                 text = flag.help.replace("%", "%%")
                 parser.add_argument(*names, dest=name, type=flag.kind, default=None, help=text)
         parser.add_argument("--exclude-queues", default="", help="Queues to leave out, with commas.")
+        parser.add_argument("--max-tasks", type=int, help="Exit after this many tasks.")
 
     def handle(self, *args: Any, **options: Any) -> None:
         word, alias = options["word"], options["backend"]
         backend = self._backend(alias)
         if word == "worker":
+            self._warn_of_unknown(backend, options["queues"] or "")
             _become(worker_command(backend, options), alias)
         elif word in WORDS:
-            _become([*WORDS[word], *options["rest"], "-A", SPEC], alias)
+            _become([word, *options["rest"]], alias)
         try:
             if word == "migrate":
                 self._migrate(backend)
@@ -81,6 +80,8 @@ class Command(BaseCommand):
     def _backend(self, alias: str) -> WinchBackend:
         from winch.integrations.django.api import task_backends
 
+        if alias not in list(task_backends):
+            raise CommandError(f"TASKS has no entry {alias!r}; it has {', '.join(task_backends)}")
         backend = task_backends[alias]
         if not isinstance(backend, WinchBackend):
             raise CommandError(
@@ -88,6 +89,16 @@ class Command(BaseCommand):
                 "name another entry with --backend"
             )
         return backend
+
+    def _warn_of_unknown(self, backend: WinchBackend, queues: str) -> None:
+        """Name the queues that no task of this entry can use: they are probably misspelt."""
+        given = {_name(entry) for entry in queues.split(",") if not entry.startswith("-")}
+        for name in sorted(given - {"", "*", *backend.queues}) if backend.queues else ():
+            close = get_close_matches(name, backend.queues, 1)
+            self.stderr.write(
+                f"TASKS[{backend.alias!r}]['QUEUES'] has no queue {name!r}"
+                + (f"; did you mean {close[0]!r}?" if close else ", so no task is enqueued there")
+            )
 
     def _migrate(self, backend: WinchBackend) -> None:
         steps = backend.store.app.migrate()
@@ -113,30 +124,35 @@ def _pruning(app: Any, size: int) -> Any:
 def worker_command(backend: WinchBackend, options: dict[str, Any]) -> list[str]:
     """The words of `winch worker` for what `manage.py winch worker` was given."""
     queues = options["queues"] or ",".join(sorted(backend.queues)) or "*"
-    excluded = [name for name in options["exclude_queues"].split(",") if name]
+    excluded = [name.strip() for name in options["exclude_queues"].split(",") if name.strip()]
     if excluded and "*" in queues.split(","):
         queues = ",".join([queues, *(f"-{name}" for name in excluded)])
     elif excluded:
-        queues = ",".join(name for name in queues.split(",") if name not in excluded)
+        queues = ",".join(entry for entry in queues.split(",") if _name(entry) not in excluded)
         if not queues:
             raise CommandError("no queue is left: --exclude-queues names all of them")
-    command = ["worker", "-A", SPEC]
+    given = {**options, "queues": queues}
+    if options["max_tasks"] is not None:
+        given |= {"max_jobs": options["max_tasks"], "no_replace": True}
+    command = ["worker"]
     for name, flag in worker_flags().items():
-        value = queues if name == "queues" else options[name]
+        value = given[name]
         if flag.kind is bool:
             command += flag.names[-1:] if value else ()
+        elif flag.is_repeated:
+            command += [word for one in value or () for word in (flag.names[-1], str(one))]
         elif value is not None:
             command += [flag.names[-1], str(value)]
     return command
 
 
+def _name(entry: str) -> str:
+    """The queue of an entry such as "mail" or "mail:5"."""
+    return entry.partition(":")[0].strip()
+
+
 def _become(words: list[str], alias: str) -> None:
-    """Go on as `winch` in this process: signals, exit codes and the process id are its own."""
-    env = {**os.environ, ENV: alias}
-    if ENVIRONMENT_VARIABLE not in env:
+    """Go on as `winch` in this process, with the app of this entry of TASKS."""
+    if ENVIRONMENT_VARIABLE not in os.environ:
         raise CommandError(f"{ENVIRONMENT_VARIABLE} must name the project's settings")
-    # manage.py finds the project by the folder it is in; its processes must too.
-    env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "winch", *words], env)  # noqa: S606  # no shell
+    become_winch(words, SPEC, {ENV: alias})
