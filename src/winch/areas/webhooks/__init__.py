@@ -1,0 +1,1 @@
+"""Webhooks: endpoints as data, events on the outbox, deliveries and their log."""
