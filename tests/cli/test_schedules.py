@@ -88,3 +88,53 @@ def test_settings_of_a_queue_from_the_command_line(winch: Command, app: App) -> 
     assert winch("queues", "set", "mail", "max_depth").code == 2
     winch("queues", "pause", "mail", "--until", "2h")
     assert "until 20" in winch("queues", "list").out
+
+
+def test_a_backfill_from_the_command_line(winch: Command) -> None:
+    winch.shop()
+    shop = ("-A", "shop:app")
+    added = winch(
+        "schedules", "add", "sum", "shop.add", "--cron", "30 2 * * *", "--tz", "Europe/Berlin",
+        "--args", '{"a": 1}', "--misfire-deadline", "6h", *shop,
+    )  # fmt: skip
+    assert added.code == 0, added.err
+    assert "misfire deadline 6h" in winch("schedules", "show", "sum").out
+    backfill = ("schedules", "backfill", "sum", "--from", "2026-03-28", "--to", "2026-03-31")
+    seen = winch(*backfill, "--dry-run")
+    # On the night of the 29th 02:30 does not exist.
+    assert [line.split("  ")[-1] for line in seen.out.splitlines()] == [
+        "2026-03-28 02:30:00 CET", "2026-03-29 03:00:00 CEST", "2026-03-30 02:30:00 CEST",
+    ]  # fmt: skip
+    assert "3 times: 3 jobs to enqueue, 0 had one" in seen.err
+    refused = winch(*backfill)
+    assert (refused.code, "enqueue 3 jobs of sum" in refused.err) == (2, True), refused.err
+    assert winch("jobs", "list", "--json").json["jobs"] == []
+    done = winch(*backfill, "--yes", "--json", "--rate", "1/s", "--priority", "7").json
+    assert (done["matched"], done["enqueued"], done["existing"]) == (3, 3, 0)
+    [*jobs] = winch("jobs", "list", "--json").json["jobs"]
+    assert [job["priority"] for job in jobs] == [7, 7, 7]
+    again = winch(*backfill)
+    assert (again.code, "0 jobs enqueued, 3 had one" in again.err) == (0, True)
+    wrong = winch("schedules", "backfill", "sum", "--from", "soon", "--to", "2026-03-31")
+    assert (wrong.code, "--from must be a time in ISO 8601, got 'soon'" in wrong.err) == (2, True)
+    [line] = [one for one in winch("audit", "--json").json["lines"] if "backfill" in one["action"]]
+    assert (line["target"], line["detail"]["enqueued"], line["via"]) == ("sum", 3, "cli")
+
+
+def test_a_calendar_from_the_command_line(winch: Command, app: App) -> None:
+    winch.shop()
+    path = winch.folder / "shop.py"
+    path.write_text(
+        path.read_text() + '\napp.schedules.calendar("c", ["2099-01-01"], weekend=["SUN"])\n'
+    )
+    added = winch("schedules", "add", "sum", "shop.add", "--cron", "0 9 * * *", "--calendar", "c",
+                  "--on-holiday", "next", "--args", '{"a": 1}', "-A", "shop:app")  # fmt: skip
+    assert added.code == 0, added.err
+    shown = winch("schedules", "show", "sum").out
+    assert "c: 1 closed day, SUN; the next open day instead" in shown
+    windows = winch("schedules", "next", "sum", "-n", "20", "--json").json["next"]
+    assert not any(datetime.fromisoformat(one).weekday() == 6 for one in windows)
+    unknown = winch("schedules", "edit", "sum", "--calendar", "d", "-A", "shop:app")
+    assert (unknown.code, "no calendar named 'd'" in unknown.err) == (2, True)
+    assert winch("schedules", "edit", "sum", "--calendar", "").code == 0
+    assert winch("schedules", "show", "sum", "--json").json["calendar"] is None

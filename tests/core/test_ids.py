@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from winch.core.errors import ConfigError
-from winch.core.values.ids import RUN, job_id, job_ids, parse_id, random_id
+from winch.core.values.ids import RUN, JobIds, job_id, job_ids, parse_id, random_id
 
 TICKS = st.integers(0, 2**60 - 1)
 
@@ -81,3 +81,27 @@ def test_one_id_is_the_first_of_many() -> None:
         for place in (None, 0, 63, 64, 1000):
             tick = 7 * 10**15 + byte
             assert job_id(tick, random, place) == job_ids(tick, random, place)[0]
+
+
+def test_ids_are_not_drawn_for_places_that_are_avoided() -> None:
+    now = 1_000.0
+    ids = JobIds(lambda: now, bytes)
+    unfit = set(range(64)) - {7, 40}
+    ids.avoid(unfit)
+    drawn = [ids.draw() for _ in range(20)]
+    assert {_place_of(one) for one in drawn} == {7, 40}
+    many = ids.draw_many(450)
+    assert {_place_of(one) for one in many} == {7, 40}
+    assert [*drawn, *many] == sorted({*drawn, *many})
+    now += 1.1
+    assert {_place_of(ids.draw()) for _ in range(64)} == set(range(64))
+
+
+def test_where_every_place_is_avoided_ids_are_drawn_all_the_same() -> None:
+    ids = JobIds(lambda: 1_000.0, bytes)
+    ids.avoid(range(64))
+    assert {_place_of(ids.draw()) for _ in range(64)} == set(range(64))
+
+
+def _place_of(job_id: str) -> int:
+    return int(job_id[19:21], 16) & 0x3F

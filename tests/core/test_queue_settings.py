@@ -63,7 +63,7 @@ def test_settings_come_back_from_the_store_and_in_words(words: str) -> None:
         ("exponential 2s factor=many", "factor must be a number"),
         ("exponential soon", "must look like"),
         ("exponential " + "2" * 500, "200"),
-        (Retry.custom(lambda _: timedelta(1)), "without a function of its own"),
+        (Retry.custom(lambda _: timedelta(1)), "without a custom function"),
         (Retry.fixed("1s", on={KeyError: None}), "without `on`"),
         (30, "backoff"),
     ],

@@ -172,7 +172,7 @@ def test_mistakes_are_told_before_anything_is_stored() -> None:
         assert [one.name for one in app.schedules.list()] == ["nightly", "x"]
     with pytest.raises(ConfigError, match="two schedules are named 'report'"):
         app.schedule("@daily")(app.schedule("@hourly")(report))
-    with pytest.raises(ConfigError, match=r"goes over @app\.task"):
+    with pytest.raises(ConfigError, match=r"goes above @app\.task"):
         app.schedule("@daily")(lambda: None)  # type: ignore[type-var]
 
 

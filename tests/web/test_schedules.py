@@ -78,3 +78,24 @@ def test_limits_are_shown(web: Web) -> None:
     [one] = web.api("GET", "/limits").json()["limits"]
     assert (one["name"], one["used"], one["waiting"]) == ("limit:shop.add", 0, 0)
     assert "limit:shop.add" in web.ask("GET", "/limits", headers=HTML).text
+
+
+def test_past_windows_are_filled(with_schedule: Web) -> None:
+    web = with_schedule
+    path = "/schedules/nightly%20%3Cb%3E"
+    body = {"start": "2026-03-01T00:00:00Z", "end": "2026-03-11T00:00:00Z"}
+    seen = web.api("POST", f"{path}/backfill", {**body, "dry_run": True}).json()
+    assert (seen["matched"], seen["enqueued"], len(seen["windows"]), seen["is_dry_run"]) == (
+        10, 10, 10, True,
+    )  # fmt: skip
+    assert web.api("GET", "/jobs").json()["jobs"] == []
+    for enqueued in (10, 0):
+        done = web.api("POST", f"{path}/backfill", body).json()
+        assert (done["enqueued"], done["existing"]) == (enqueued, 10 - enqueued)
+    assert len(web.api("GET", "/jobs").json()["jobs"]) == 10
+    again, first, look = web.api("GET", "/audit").json()["lines"][:3]
+    assert {line["action"] for line in (again, first, look)} == {"backfill schedule"}
+    assert (first["detail"]["enqueued"], look["detail"]["dry_run"]) == (10, True)
+    wrong = web.api("POST", f"{path}/backfill", {"start": body["end"], "end": body["start"]})
+    assert (wrong.status_code, "start must be before end" in wrong.text) == (422, True)
+    assert web.api("POST", "/schedules/other/backfill", body).status_code == 404

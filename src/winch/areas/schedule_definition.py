@@ -9,13 +9,16 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import ConfigError, did_you_mean
+from winch.core.policy.calendar import Calendar
 from winch.core.policy.cron import Dst
 from winch.core.policy.schedule import (
     DEFAULT_CATCH_UP,
     MOST_CATCH_UP,
     Misfire,
     Overlap,
+    Timing,
     choice,
+    deadline_of,
     timing,
 )
 from winch.core.values.duration import Duration, parse_duration
@@ -46,12 +49,15 @@ NOT_SCHEDULED = {
     "tenant": "it belongs to no tenant; its task may enqueue jobs with tenant=",
     "conn": "a worker enqueues its jobs, in a transaction of its own",
 }
-POLICIES = ("misfire", "catch_up", "overlap", "jitter")
-TIMES = ("cron", "every", "tz", "dst")
+POLICIES = ("misfire", "catch_up", "overlap", "jitter", "misfire_deadline")
+TIMES = ("cron", "every", "tz", "dst", "calendar", "on_holiday")
 
 
 def define(
-    task: Task[Any, Any], args: Mapping[str, Any] | None, options: Mapping[str, Any]
+    task: Task[Any, Any],
+    args: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+    calendars: Mapping[str, Calendar],
 ) -> Definition:
     """A checked definition from the options of a call. None counts as not given."""
     given = {key: value for key, value in options.items() if value is not None}
@@ -61,8 +67,7 @@ def define(
             raise ConfigError(f"a schedule takes no {key}=: {NOT_SCHEDULED[key]}")
         if key not in known:
             raise ConfigError(f"a schedule has no option {key!r}{did_you_mean(key, known)}")
-    when = timing(given.get("cron"), every=given.get("every"), tz=given.get("tz", "UTC"),
-                  dst=given.get("dst", Dst.ONCE))  # fmt: skip
+    when = _timing(given, calendars)
     catch_up = given.get("catch_up", DEFAULT_CATCH_UP)
     if not isinstance(catch_up, int) or isinstance(catch_up, bool) or not 1 <= catch_up <= MOST_CATCH_UP:
         raise ConfigError(f"catch_up must be a whole number from 1 to {MOST_CATCH_UP}, got {catch_up!r}")
@@ -75,7 +80,31 @@ def define(
         catch_up=catch_up,
         overlap=choice(Overlap, given.get("overlap", Overlap.ALLOW), "overlap"),
         jitter=jitter,
+        misfire_deadline=_deadline(given),
     )
+
+
+def _timing(given: Mapping[str, Any], calendars: Mapping[str, Calendar]) -> Timing:
+    days = given.get("calendar")
+    if isinstance(days, str):
+        if days and days not in calendars:
+            raise ConfigError(
+                f"no calendar named {days!r}{did_you_mean(days, calendars)}; define it with "
+                "app.schedules.calendar before the schedule"
+            )
+        days = calendars[days] if days else None
+    return timing(
+        given.get("cron"),
+        every=given.get("every"),
+        tz=given.get("tz", "UTC"),
+        dst=given.get("dst", Dst.ONCE),
+        calendar=days,
+        on_holiday=given.get("on_holiday"),
+    )
+
+
+def _deadline(given: Mapping[str, Any]) -> timedelta | None:
+    return None if (value := given.get("misfire_deadline")) is None else deadline_of(value)
 
 
 def check_own(task: Task[Any, Any], tasks: Registry, taker: str) -> None:
@@ -102,6 +131,9 @@ def schedule_options(
     catch_up: int | None,
     overlap: str | None,
     jitter: Duration | None,
+    calendar: str | None,
+    on_holiday: str | None,
+    misfire_deadline: Duration | None,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """All options of one call, as `define` takes them."""
@@ -114,14 +146,18 @@ def schedule_options(
         "catch_up": catch_up,
         "overlap": overlap,
         "jitter": jitter,
+        "calendar": calendar,
+        "on_holiday": on_holiday,
+        "misfire_deadline": misfire_deadline,
         **options,
     }
 
 
-def retimed(before: Definition, merged: Mapping[str, Any]) -> Definition:
+def retimed(
+    before: Definition, merged: Mapping[str, Any], calendars: Mapping[str, Calendar]
+) -> Definition:
     """The definition with other times and policies, for a task that is not known here."""
-    when = timing(merged.get("cron"), every=merged.get("every"), tz=merged.get("tz", "UTC"),
-                  dst=merged.get("dst", Dst.ONCE))  # fmt: skip
+    when = _timing(merged, calendars)
     return msgspec.structs.replace(
         before,
         timing=when,
@@ -129,4 +165,5 @@ def retimed(before: Definition, merged: Mapping[str, Any]) -> Definition:
         catch_up=merged["catch_up"],
         overlap=choice(Overlap, merged["overlap"], "overlap"),
         jitter=parse_duration(merged["jitter"], "jitter"),
+        misfire_deadline=_deadline(merged),
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any, Literal
 
 import msgspec
 
+from winch.areas.backfill import Backfilled, backfill
 from winch.areas.schedule_definition import JOB_OPTIONS, check_own, define, retimed, schedule_options
 from winch.core.errors import ConfigError, ScheduleNotFound, StorageUnavailable
+from winch.core.policy.calendar import calendar
 from winch.core.values.duration import Duration
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
@@ -43,6 +45,22 @@ class Schedules:
     def __init__(self, client: Client, runtime: Runtime) -> None:
         self._client = client
         self._tasks = runtime.tasks
+        self._calendars = runtime.schedules.calendars
+
+    def calendar(
+        self, name: str, days: Iterable[date | str] = (), *, weekend: Iterable[str] = ()
+    ) -> None:
+        """Define a calendar of closed days for the schedules of this code.
+
+            app.schedules.calendar("de", ["2026-12-25", "2026-12-26"], weekend=["SAT", "SUN"])
+
+        A schedule with `calendar="de"` has no job on these days, or with `on_holiday="next"` one on
+        the next open day. The days are those of its time zone.
+        """
+        _name(name, "calendar name")
+        if name in self._calendars:
+            raise ConfigError(f"two calendars are named {name!r}")
+        self._calendars[name] = calendar(name, days, weekend)
 
     @blocking
     def add(
@@ -59,6 +77,9 @@ class Schedules:
         catch_up: int | None = None,
         overlap: Literal["allow", "skip", "queue"] | None = None,
         jitter: Duration | None = None,
+        calendar: str | None = None,
+        on_holiday: Literal["skip", "next"] | None = None,
+        misfire_deadline: Duration | None = None,
         args: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Operation[Schedule]:
@@ -69,14 +90,15 @@ class Schedules:
         Adding the same schedule again has no effect. Another definition under the same name is
         refused.
         """
-        given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
+        given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, calendar,
+                                 on_holiday, misfire_deadline, options)  # fmt: skip
         _name(name, "schedule name")
-        definition = define(self._task(task), args, given)
+        definition = define(self._task(task), args, given, self._calendars)
         put = Put(definition=definition.text, timing=definition.timing.key, is_new=True)
         changed = yield from self._change(name, put)
         if changed.answer is Answered.EXISTS:
             raise ConfigError(
-                f"a schedule named {name!r} is there already, with another definition; change it with "
+                f"a schedule named {name!r} already exists with another definition; change it with "
                 "app.schedules.edit"
             )
         made = yield from self._get(name)
@@ -101,13 +123,17 @@ class Schedules:
         catch_up: int | None = None,
         overlap: Literal["allow", "skip", "queue"] | None = None,
         jitter: Duration | None = None,
+        calendar: str | None = None,
+        on_holiday: Literal["skip", "next"] | None = None,
+        misfire_deadline: Duration | None = None,
         args: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Operation[Schedule]:
         """Change these fields of a schedule; new times count from now on. Refused for one that code
         defines.
         """
-        given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
+        given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, calendar,
+                                 on_holiday, misfire_deadline, options)  # fmt: skip
         return (yield from self._edit(name, args, given))
 
     @twin(edit)
@@ -174,16 +200,41 @@ class Schedules:
         for _ in range(10):
             window = (yield from self._get(name)).next_at
             if window is None:
-                raise ConfigError(f"schedule {name!r} has no window to come")
+                raise ConfigError(f"schedule {name!r} has no time left to run")
             changed = yield from self._change(name, Skip(window=window))
             if changed.answer is Answered.DONE:
                 yield from self._noted("skip window", name, window=window.isoformat())
                 return window
-        raise StorageUnavailable(f"schedule {name!r} moves on faster than it can be skipped")
+        raise StorageUnavailable(f"schedule {name!r} changes faster than it can be skipped")
 
     @twin(skip)
     def askip(self) -> None:
         """`skip` without blocking the event loop."""
+
+    @blocking
+    def backfill(
+        self,
+        name: str,
+        start: datetime,
+        end: datetime,
+        *,
+        dry_run: bool = False,
+        rate: str | None = None,
+        priority: int | str | None = None,
+    ) -> Operation[Backfilled]:
+        """Enqueue the jobs of past windows that have none, from `start` up to but not including `end`.
+
+        Each window has one job, however often this runs and whatever else ticks. `dry_run` only
+        returns the windows. `rate` ("30/m") spreads the jobs over time; `priority` is theirs alone.
+        """
+        driver = self._client.driver()
+        return (
+            yield from backfill(driver, name, start, end, dry_run=dry_run, rate=rate, priority=priority)
+        )
+
+    @twin(backfill)
+    def abackfill(self) -> None:
+        """`backfill` without blocking the event loop."""
 
     @blocking
     def remove(self, name: str) -> Operation[None]:
@@ -248,17 +299,20 @@ class Schedules:
             "catch_up": before.catch_up,
             "overlap": before.overlap,
             "jitter": before.jitter,
+            "misfire_deadline": before.misfire_deadline,
         }
         given = {key: value for key, value in options.items() if value is not None}
         if not given.keys() & {"cron", "every"}:
             kept |= {"cron": when.cron, "every": when.every}
         if "every" not in given and when.cron is not None:
             kept |= {"tz": when.tz, "dst": when.dst}
+        if when.calendar is not None and given.get("calendar") != "":
+            kept |= {"calendar": when.calendar, "on_holiday": when.on_holiday}
         merged = {**kept, **given}
         if before.job.task in self._tasks or args is not None or given.keys() & set(JOB_OPTIONS):
             task = self._task(before.job.task)
             values = dict(args) if args is not None else msgspec.json.decode(before.job.args)
-            after = define(task, values, merged)
+            after = define(task, values, merged, self._calendars)
             if not given.keys() & set(JOB_OPTIONS):
                 # The job's options from the time when it was added stay.
                 job = msgspec.structs.replace(before.job, args=after.job.args, version=after.job.version,
@@ -266,7 +320,7 @@ class Schedules:
                                               terms=after.job.terms)  # fmt: skip
                 after = msgspec.structs.replace(after, job=job)
         else:
-            after = retimed(before, merged)
+            after = retimed(before, merged, self._calendars)
         put = Put(definition=after.text, timing=after.timing.key, is_new=False)
         yield from self._change(name, put)
         changed = sorted(given) + (["args"] if args is not None else [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import click
@@ -11,7 +11,11 @@ import msgspec
 from winch.cli.shared import text
 from winch.cli.shared.options import StoreOptions, json_arguments, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, report_each, say
+from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
+from winch.core.errors import ConfigError
+from winch.core.policy.calendar import WEEKDAYS, OnHoliday
 from winch.core.values import codec
+from winch.core.values.bounds import is_int
 from winch.core.values.duration import format_duration
 from winch.core.values.redact import mask
 from winch.engine.tasks.schedules import Run, Schedule
@@ -101,6 +105,9 @@ def schedule_data(one: Schedule) -> dict[str, Any]:
         "catch_up": one.catch_up,
         "overlap": str(one.overlap),
         "jitter": one.jitter,
+        "calendar": None if one.timing.calendar is None else one.timing.calendar.name,
+        "on_holiday": None if one.timing.calendar is None else str(one.timing.on_holiday),
+        "misfire_deadline": one.misfire_deadline,
         "queue": one.queue,
         "is_code": one.is_code,
         "is_active": one.is_active,
@@ -141,7 +148,9 @@ def show(options: StoreOptions, name: str, reveal: bool) -> None:
         "when": f"{_when(one)}  ({one.timing.words()})",
         "policies": f"misfire {one.misfire}, overlap {one.overlap}"
         + (f", jitter {format_duration(one.jitter)}" if one.jitter else "")
+        + (f", misfire deadline {format_duration(late)}" if (late := one.misfire_deadline) else "")
         + (f", dst {one.timing.dst}" if one.timing.is_moved_by_dst else ""),
+        "calendar": _calendar(one),
         "queue": text.one_line(one.queue),
         "args": text.one_line(codec.dumps(shown, what="args")),
         "defined": "in code" if one.is_code else "through the API",
@@ -154,6 +163,17 @@ def show(options: StoreOptions, name: str, reveal: bool) -> None:
     if runs:
         say()
         _history(runs).show(indent="  ")
+
+
+def _calendar(one: Schedule) -> str:
+    """The name of its calendar, how many days that has, and what becomes of their times."""
+    days = one.timing.calendar
+    if days is None:
+        return ""
+    weekend = "".join(f", {WEEKDAYS[number]}" for number in days.weekend)
+    closed = f"{text.count(len(days.days), 'closed day')}{weekend}"
+    instead = "the next open day instead" if one.timing.on_holiday is OnHoliday.NEXT else "no job"
+    return f"{text.one_line(days.name)}: {closed}; {instead}"
 
 
 def _history(runs: list[Run]) -> Table:
@@ -192,7 +212,18 @@ def run_data(run: Run) -> dict[str, Any]:
     help="What to do while the last job runs.",
 )
 @click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time.")
-@click.option("--args", "args_text", default="{}", metavar="JSON", help="""Like '{"a": 1}'.""")
+@click.option("--calendar", metavar="NAME", help="A calendar of the app with closed days.")
+@click.option(
+    "--on-holiday",
+    type=click.Choice(["skip", "next"]),
+    help="What to do on closed days: no job, or the next open day.",
+)
+@click.option(
+    "--misfire-deadline", metavar="DURATION", help="How late a missed time may still get its job."
+)
+@click.option(
+    "--args", "args_text", default="{}", metavar="JSON", help="""The arguments, like '{"a": 1}'."""
+)
 @click.option("--queue", help="A queue other than the task's own.")
 @json_option
 @store_options
@@ -224,6 +255,15 @@ def add(options: StoreOptions, name: str, task: str, args_text: str, **given: An
     help="What to do while the last job runs.",
 )
 @click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time.")
+@click.option("--calendar", metavar="NAME", help="A calendar of the app with closed days.")
+@click.option(
+    "--on-holiday",
+    type=click.Choice(["skip", "next"]),
+    help="What to do on closed days: no job, or the next open day.",
+)
+@click.option(
+    "--misfire-deadline", metavar="DURATION", help="How late a missed time may still get its job."
+)
 @click.option("--args", "args_text", metavar="JSON", help="Other arguments; needs the app (-A).")
 @click.option("--queue", help="Another queue; needs the app (-A).")
 @json_option
@@ -233,7 +273,7 @@ def edit(options: StoreOptions, name: str, args_text: str | None, **given: Any) 
     args = None if args_text is None else json_arguments(args_text)
     if args is None and all(value is None for value in given.values()):
         raise click.UsageError("give at least one option to change: --cron, --every, --args …")
-    needs_tasks = args is not None or given["queue"] is not None
+    needs_tasks = args is not None or given["queue"] is not None or bool(given["calendar"])
     with opened(options, must_exist=False, needs_tasks=needs_tasks) as app:
         one = app.schedules.edit(name, args=args, **given)
     if options.as_json:
@@ -309,7 +349,7 @@ def remove(options: StoreOptions, names: tuple[str, ...]) -> None:
 
 @schedules.command("next")
 @click.argument("name")
-@click.option("-n", "--count", default=5, type=click.IntRange(1, 1000), help="How many.")
+@click.option("-n", "--count", default=5, type=click.IntRange(1, 1000), help="How many times to print.")
 @json_option
 @store_options
 def next_(options: StoreOptions, name: str, count: int) -> None:
@@ -324,6 +364,67 @@ def next_(options: StoreOptions, name: str, count: int) -> None:
         local = window.astimezone(one.timing.zone)
         own = "" if one.timing.tz == "UTC" else f"  {local:%Y-%m-%d %H:%M:%S %Z}"
         say(f"{text.stamp(window)}{own}")
+
+
+@schedules.command()
+@click.argument("name")
+@click.option("--from", "start", required=True, metavar="TIME", help="The first time, in ISO 8601.")
+@click.option("--to", "end", required=True, metavar="TIME", help="The end, not included.")
+@click.option("--rate", metavar="RATE", help="Spread the jobs: at most 30/m, for example.")
+@click.option("--priority", metavar="N", help="A priority of these jobs alone.")
+@yes_option
+@dry_run_option
+@json_option
+@store_options
+def backfill(
+    options: StoreOptions,
+    name: str,
+    start: str,
+    end: str,
+    rate: str | None,
+    priority: str | None,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Enqueue the jobs of past times that have none.
+
+    Times without an offset are in the time zone of the schedule. A time that has a job gets no second
+    one, so the command may be repeated.
+    """
+    with opened(options) as app:
+        zone = app.schedules.get(name).timing.zone
+        first, last = _moment(start, zone, "--from"), _moment(end, zone, "--to")
+        given: dict[str, Any] = {"rate": rate, "priority": _priority(priority)}
+        done = app.schedules.backfill(name, first, last, dry_run=True, **given)
+        if done.windows and not dry_run:
+            jobs = text.count(done.enqueued, "job")
+            between = f"{text.stamp(done.windows[0])} to {text.stamp(done.windows[-1])}"
+            may_go_on(f"Enqueue {jobs} of {text.one_line(name)}, {between}?", yes=yes)
+            done = app.schedules.backfill(name, first, last, **given)
+    if options.as_json:
+        emit_json({**msgspec.structs.asdict(done), "is_dry_run": dry_run})
+        return
+    if dry_run:
+        for window in done.windows:
+            own = "" if zone is UTC else f"  {window.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+            say(f"{text.stamp(window)}{own}")
+    held = f", {done.held:,} held back by a unique key" if done.held else ""
+    remark(
+        f"{text.count(done.matched, 'time')}: {text.count(done.enqueued, 'job')} "
+        f"{'to enqueue' if dry_run else 'enqueued'}, {done.existing:,} had one{held}"
+    )
+
+
+def _moment(given: str, zone: tzinfo, option: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError as error:
+        raise ConfigError(f"{option} must be a time in ISO 8601, got {given[:40]!r}") from error
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
+
+
+def _priority(given: str | None) -> int | str | None:
+    return int(given) if given is not None and is_int(given) else given
 
 
 def _stamps(windows: list[datetime]) -> str:

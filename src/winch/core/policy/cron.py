@@ -75,7 +75,7 @@ def check_cron(expression: object) -> str:
         )
     simulated = _simulator(text, datetime(2026, 1, 1, tzinfo=UTC))
     if next(simulated, None) is None:
-        raise ConfigError(f"cron {expression!r} names a day that never comes")
+        raise ConfigError(f"cron {expression!r} names a day that does not exist")
     return text
 
 

@@ -98,7 +98,7 @@ class Rate:
     ) -> None:
         if isinstance(n, str):
             if per is not None:
-                raise ConfigError(f"Rate({n!r}) names its time itself; leave out per={per!r}")
+                raise ConfigError(f"Rate({n!r}) already contains a period; leave out per={per!r}")
             n, per = parse_rate(n, "Rate")
         elif per is None:
             raise ConfigError(f"Rate({n!r}) needs a time: Rate({n!r}, per='1s') or Rate('{n}/s')")

@@ -124,8 +124,8 @@ def _backoff(name: str, value: Any) -> timedelta | StoredRetry:
         return _span(name, value)
     if value.fn is not None or value.on is not None:
         raise ConfigError(
-            f"{name} takes a policy without `on` and without a function of its own, which live in code; "
-            "declare those on the task"
+            f"{name} takes a policy without `on` and without a custom function: those live in code, "
+            "so declare them on the task"
         )
     return to_stored(value)
 

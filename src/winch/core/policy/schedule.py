@@ -18,6 +18,7 @@ import msgspec
 
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.job import EPOCH, to_micros
+from winch.core.policy.calendar import Calendar, OnHoliday, moved_to_open, without_closed
 from winch.core.policy.cron import Dst, check_cron, explain_cron, is_time_of_day, windows
 from winch.core.values.bounds import check_length
 from winch.core.values.duration import Duration, format_duration, parse_duration
@@ -27,6 +28,8 @@ E = TypeVar("E", bound=StrEnum)
 
 # A window is missed when no process dealt with it for so long: then the misfire policy applies.
 MISSED_AFTER = timedelta(seconds=10)
+# A deadline below that would lose windows that are in time.
+SHORTEST_DEADLINE = MISSED_AFTER
 # How many missed windows "all" makes up for, by default and at most.
 DEFAULT_CATCH_UP = 100
 MOST_CATCH_UP = 1000
@@ -53,17 +56,24 @@ class Overlap(StrEnum):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A cron expression in a time zone, or a spacing counted from midnight UTC."""
+    """A cron expression in a time zone, or a spacing counted from midnight UTC, and the days on which
+    it does not run.
+    """
 
     cron: str | None = None
     every: timedelta | None = None
     tz: str = "UTC"
     dst: Dst = Dst.ONCE
+    calendar: Calendar | None = None
+    on_holiday: OnHoliday = OnHoliday.SKIP
 
     @property
     def key(self) -> str:
         """A text that is equal for equal timings, in every process."""
-        return msgspec.json.encode(self, order="deterministic").decode()
+        text = msgspec.json.encode(self, order="deterministic")
+        if self.calendar is None:
+            return text.decode()
+        return f"sha256:{hashlib.sha256(text).hexdigest()}"  # a calendar has up to a thousand days
 
     @property
     def zone(self) -> tzinfo:
@@ -72,6 +82,13 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def after(self, moment: datetime) -> Iterator[datetime]:
         """The windows after this moment, in order and in UTC."""
+        if self.calendar is None:
+            return self._on_all_days(moment)
+        if self.on_holiday is OnHoliday.NEXT:
+            return moved_to_open(self.calendar, self._on_all_days, self.zone, self.dst, moment)
+        return without_closed(self.calendar, self._on_all_days, self.zone, moment)
+
+    def _on_all_days(self, moment: datetime) -> Iterator[datetime]:
         if self.cron is not None:
             return windows(self.cron, self.zone, self.dst, moment)
         return self._spaced(moment)
@@ -105,8 +122,13 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def words(self) -> str:
         """The timing in English: "every day at 02:00"."""
         if self.every is not None:
-            return f"every {format_duration(self.every)}"
-        return explain_cron(self.cron or "")
+            words = f"every {format_duration(self.every)}"
+        else:
+            words = explain_cron(self.cron or "")
+        if self.calendar is None:
+            return words
+        instead = "the next open day instead of" if self.on_holiday is OnHoliday.NEXT else "not on"
+        return f"{words}, {instead} closed days of {self.calendar.name}"
 
     @property
     def is_moved_by_dst(self) -> bool:
@@ -120,8 +142,28 @@ def timing(
     every: Duration | None = None,
     tz: str = "UTC",
     dst: str = Dst.ONCE,
+    calendar: Calendar | None = None,
+    on_holiday: str | None = None,
 ) -> Timing:
     """A timing from text that a user gave. Raises ConfigError."""
+    found = _on_all_days(cron, every, tz, dst)
+    if calendar is None:
+        if on_holiday is not None:
+            raise ConfigError("on_holiday goes with calendar=, which has the days")
+        return found
+    moved = choice(OnHoliday, on_holiday or OnHoliday.SKIP, "on_holiday")
+    if moved is OnHoliday.NEXT and not (found.cron and is_time_of_day(found.cron)):
+        raise ConfigError(
+            "on_holiday='next' goes with a cron expression whose minute and hour are given; a spacing "
+            "has no time of day to keep"
+        )
+    found = msgspec.structs.replace(found, calendar=calendar, on_holiday=moved)
+    if found.next_after(datetime(2026, 1, 1, tzinfo=UTC)) is None:
+        raise ConfigError(f"all times of the schedule are on closed days of {calendar.name!r}")
+    return found
+
+
+def _on_all_days(cron: str | None, every: Duration | None, tz: str, dst: str) -> Timing:
     if (cron is None) == (every is None):
         raise ConfigError('a schedule takes a cron expression or every="5m", and not both')
     policy = choice(Dst, dst, "dst")
@@ -162,6 +204,17 @@ def choice(kind: type[E], value: object, what: str) -> E:
     return kind(str(value))
 
 
+def deadline_of(value: Duration, name: str = "misfire_deadline") -> timedelta:
+    """How late a missed window may still get a job. Raises ConfigError."""
+    found = parse_duration(value, name)
+    if found < SHORTEST_DEADLINE:
+        raise ConfigError(
+            f"{name} must be at least {format_duration(SHORTEST_DEADLINE)}, got {value!r}; a time is "
+            "missed only after that"
+        )
+    return found
+
+
 class Owed(msgspec.Struct, frozen=True):
     """What is owed at one moment: the windows that get a job, those that were missed and get none, and
     the window up to which everything is dealt with. `is_more`: more were missed than are named."""
@@ -172,11 +225,19 @@ class Owed(msgspec.Struct, frozen=True):
     until: datetime
 
 
-def owed(timing: Timing, misfire: Misfire, catch_up: int, since: datetime, now: datetime) -> Owed | None:
+def owed(
+    timing: Timing,
+    misfire: Misfire,
+    catch_up: int,
+    since: datetime,
+    now: datetime,
+    deadline: timedelta | None = None,
+) -> Owed | None:
     """What the windows after `since` come to now; None when none is due.
 
     A window dealt with in time always gets its job. Of those that were missed, "all" makes up for the
-    newest `catch_up`, "latest" for the newest one if nothing newer is due, "skip" for none.
+    newest `catch_up`, "latest" for the newest one if nothing newer is due, "skip" for none. A window
+    that is late by more than the deadline is never made up for.
     """
     found, is_more = timing.due(since, now, MOST_CATCH_UP)
     if not found:
@@ -189,6 +250,8 @@ def owed(timing: Timing, misfire: Misfire, catch_up: int, since: datetime, now: 
         made_up = missed[-1:]
     else:
         made_up = []
+    if deadline is not None:
+        made_up = [window for window in made_up if window >= now - deadline]
     return Owed(
         windows=tuple(made_up + fresh),
         missed=tuple(missed[: len(missed) - len(made_up)]),

@@ -8,6 +8,7 @@ list."""
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 
 import msgspec
 
@@ -26,8 +27,16 @@ HAIR = 0.0005
 class Ticker(Service):
     name = "ticker"
 
-    def __init__(self, driver: Driver, poll: float, *, hair: float = HAIR) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        poll: float,
+        *,
+        misfire_deadline: timedelta | None = None,
+        hair: float = HAIR,
+    ) -> None:
         super().__init__()
+        self._deadline = misfire_deadline
         self._driver = driver
         self._poll = poll
         self._hair = hair
@@ -49,7 +58,7 @@ class Ticker(Service):
         return min(max(left + self._hair, 2 * self._hair), self._poll)
 
     async def _tick(self, row: ScheduleRow) -> None:
-        tick = Tick(definition=row.definition, since=row.last_window)
+        tick = Tick(definition=row.definition, since=row.last_window, deadline=self._deadline)
         try:
             changed = await self._driver.arun(self._driver.change_schedule(row.name, tick))
         except (msgspec.MsgspecError, ValueError, OverflowError) as error:

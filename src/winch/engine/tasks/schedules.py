@@ -21,6 +21,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     catch_up: int
     overlap: Overlap
     jitter: timedelta
+    misfire_deadline: timedelta | None = None
     args: str
     queue: str
     is_code: bool
@@ -69,6 +70,7 @@ def schedule_of(row: ScheduleRow, now: datetime) -> Schedule:
         catch_up=definition.catch_up,
         overlap=definition.overlap,
         jitter=definition.jitter,
+        misfire_deadline=definition.misfire_deadline,
         args=definition.job.args,
         queue=definition.job.queue,
         is_code=row.is_code,

@@ -29,6 +29,7 @@ from winch.storage.params import Enqueued, NewJob
 # The newest runs of each schedule that are kept.
 KEEP_RUNS = 200
 HELD_NOTE = "its unique key was held"
+BACKFILL_NOTE = "backfill"
 SCHEDULE_HEADER = "winch-schedule"
 WINDOW_HEADER = "winch-window"
 
@@ -42,6 +43,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     catch_up: int = DEFAULT_CATCH_UP
     overlap: Overlap = Overlap.ALLOW
     jitter: timedelta = timedelta(0)
+    misfire_deadline: timedelta | None = None
 
     @property
     def text(self) -> str:
@@ -138,10 +140,11 @@ class Remove(msgspec.Struct, frozen=True):
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """Deal with what is due. `definition` and `since` (the last window) are as they were read: if either
-    is another one by now, nothing is done."""
+    is another one by now, nothing is done. `deadline` is for schedules that have none of their own."""
 
     definition: str
     since: datetime
+    deadline: timedelta | None = None
 
 
 class Trigger(msgspec.Struct, frozen=True):
@@ -156,7 +159,19 @@ class Skip(msgspec.Struct, frozen=True, kw_only=True):
     window: datetime
 
 
-Change = Put | Pause | Resume | Remove | Tick | Trigger | Skip
+class Backfill(msgspec.Struct, frozen=True, kw_only=True):
+    """A job for each of these past windows that has none, whatever the policies say. `definition` is as
+    it was read: if it is another one by now, nothing is done. The first job is due `first` times
+    `spacing` from now, the next one a `spacing` later."""
+
+    definition: str
+    windows: tuple[datetime, ...]
+    priority: int | None = None
+    spacing: timedelta = timedelta(0)
+    first: int = 0
+
+
+Change = Put | Pause | Resume | Remove | Tick | Trigger | Skip | Backfill
 
 
 class Answered(StrEnum):
@@ -219,6 +234,8 @@ def changed(
         return _trigger(row, change, at)
     if isinstance(change, Skip):
         return _skip(row, change, at)
+    if isinstance(change, Backfill):
+        return _backfill(row, change, at)
     return _tick(row, change, at, live)
 
 
@@ -278,6 +295,33 @@ def _skip(row: ScheduleRow, change: Skip, at: datetime) -> Effect:
     return Effect(answer=Answered.DONE, row=skipped, runs=(run,), jobs=(None,))
 
 
+def _backfill(row: ScheduleRow, change: Backfill, at: datetime) -> Effect:
+    if row.definition != change.definition:
+        return Effect(answer=Answered.STALE, row=row, is_written=False)
+    definition = read_definition(row.definition)
+    if change.priority is not None:
+        job = msgspec.structs.replace(definition.job, priority=change.priority)
+        definition = msgspec.structs.replace(definition, job=job)
+    runs: list[ScheduleRun] = []
+    jobs: list[NewJob | None] = []
+    for place, window in enumerate(one for one in change.windows if one <= at):
+        job_id = window_id(row.name, window)
+        job = job_of(row.name, definition, window, job_id)
+        if change.spacing:
+            job = msgspec.structs.replace(job, run_at=at + (change.first + place) * change.spacing)
+        kind, note = RunKind.ENQUEUED, BACKFILL_NOTE
+        runs.append(
+            ScheduleRun(schedule=row.name, window=window, kind=kind, at=at, job=job_id, note=note)
+        )
+        jobs.append(job)
+    return Effect(answer=Answered.DONE, row=row, is_written=False, runs=tuple(runs), jobs=tuple(jobs))
+
+
+def gives_way(there: RunKind, to: RunKind) -> bool:
+    """Whether the run of a window is replaced by another: one without a job by one with a job."""
+    return to is RunKind.ENQUEUED and there in (RunKind.MISSED, RunKind.SKIPPED, RunKind.HELD)
+
+
 def _tick(row: ScheduleRow, change: Tick, at: datetime, live: int) -> Effect:
     is_stale = (
         row.definition != change.definition
@@ -312,7 +356,14 @@ def _tick(row: ScheduleRow, change: Tick, at: datetime, live: int) -> Effect:
     if row.timing is not None and row.timing != timing.key:
         # Another timing has come into effect: its windows count from now on.
         last = max(last, at)
-    elif found := owed(timing, definition.misfire, definition.catch_up, last, at):
+    elif found := owed(
+        timing,
+        definition.misfire,
+        definition.catch_up,
+        last,
+        at,
+        definition.misfire_deadline or change.deadline,
+    ):
         last = found.until
     if found is not None and found.missed:
         count = f"{'more than ' if found.is_more else ''}{len(found.missed):,}"

@@ -15,6 +15,8 @@ from winch.storage.params import LimitInfo
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (
+    BackfillBody,
+    BackfillOut,
     EmptyBody,
     LimitOut,
     LimitsOut,
@@ -50,6 +52,11 @@ def schedule_out(one: Schedule) -> ScheduleOut:
         misfire=str(one.misfire),
         overlap=str(one.overlap),
         jitter_seconds=one.jitter.total_seconds(),
+        calendar=None if one.timing.calendar is None else one.timing.calendar.name,
+        on_holiday=None if one.timing.calendar is None else str(one.timing.on_holiday),
+        misfire_deadline_seconds=None
+        if (late := one.misfire_deadline) is None
+        else late.total_seconds(),
         is_code=one.is_code,
         is_active=one.is_active,
         paused_at=one.paused_at,
@@ -177,6 +184,27 @@ async def skip(call: WebCall) -> WebReply:
     return WebReply(WindowOut(window=window))
 
 
+async def backfill(call: WebCall) -> WebReply:
+    body: BackfillBody = call.body
+    one = await one_of(call)
+    options: dict[str, Any] = {"rate": body.rate, "priority": body.priority}
+    done = await schedules(call).abackfill(
+        one.name, body.start, body.end, dry_run=body.dry_run, **options
+    )
+    call.note(one.name, start=body.start.isoformat(), end=body.end.isoformat(), dry_run=body.dry_run,
+              enqueued=0 if body.dry_run else done.enqueued, **options)  # fmt: skip
+    return WebReply(
+        BackfillOut(
+            matched=done.matched,
+            enqueued=done.enqueued,
+            existing=done.existing,
+            held=done.held,
+            is_dry_run=done.is_dry_run,
+            windows=list(done.windows),
+        )
+    )
+
+
 async def remove(call: WebCall) -> WebReply:
     one = await one_of(call)
     await schedules(call).aremove(one.name)
@@ -231,6 +259,9 @@ ROUTES: tuple[WebRoute, ...] = (
              answer=TriggeredOut, status=202, audit="trigger schedule", applies=("queue", "task")),
     WebRoute("POST", f"{S}/{{name}}/skip", "operate", skip, "No job for the next window", body=EmptyBody,
              answer=WindowOut, audit="skip window", applies=("queue", "task")),
+    WebRoute("POST", f"{S}/{{name}}/backfill", "operate", backfill,
+             "Enqueue the jobs of past windows that have none", body=BackfillBody, answer=BackfillOut,
+             audit="backfill schedule", applies=("queue", "task")),
     WebRoute("DELETE", f"{S}/{{name}}", "operate", remove, "Forget a schedule", answer=dict,
              audit="remove schedule", applies=("queue", "task")),
     WebRoute("GET", f"{PREFIX}/limits", "read", list_limits, "List limits, rates and waiting jobs",

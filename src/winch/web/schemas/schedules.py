@@ -22,6 +22,9 @@ class ScheduleOut(msgspec.Struct, frozen=True, kw_only=True):
     misfire: str
     overlap: str
     jitter_seconds: float
+    calendar: str | None
+    on_holiday: str | None
+    misfire_deadline_seconds: float | None
     is_code: bool
     is_active: bool
     paused_at: datetime | None
@@ -59,6 +62,27 @@ class WindowOut(msgspec.Struct, frozen=True, kw_only=True):
     window: datetime
 
 
+class BackfillBody(Body, frozen=True, kw_only=True):
+    """The past times from `start` up to, not including, `end`."""
+
+    start: datetime
+    end: datetime
+    dry_run: bool = False
+    rate: Name | None = None
+    priority: int | str | None = None
+
+
+class BackfillOut(msgspec.Struct, frozen=True, kw_only=True):
+    """`windows` got a job, or would in a dry run; `existing` ones had one before."""
+
+    matched: int
+    enqueued: int
+    existing: int
+    held: int
+    is_dry_run: bool
+    windows: list[datetime]
+
+
 class ScheduleBody(Body, frozen=True, kw_only=True):
     """What a schedule is; for a change only what is to be another, and null for what is to be gone."""
 
@@ -70,6 +94,9 @@ class ScheduleBody(Body, frozen=True, kw_only=True):
     overlap: Name | None = None
     jitter: Duration | None = None
     catch_up: int | None = None
+    calendar: str | None = None
+    on_holiday: Name | None = None
+    misfire_deadline: Duration | None = None
     args: dict[str, Any] | None = None
     queue: Name | None = None
     priority: int | str | None = None
