@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from winch.areas.attributes import Areas
+from winch.areas.import_name import name_of
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.values.clock import Clock
 from winch.core.values.ids import JobIds
@@ -59,7 +60,7 @@ class App(Areas):
 
     `url` names the store; the default is `sqlite:///winch.db`. `$WINCH_URL` overrides it, and a
     configuration file applies where it is left out. The other arguments are settings;
-    docs/configuration.md describes each. The app connects when it first needs the store."""
+    the page Configuration describes each. The app connects when it first needs the store."""
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class App(Areas):
         kill_after: Duration | None = None,
         crash_limit: int | None = None,
         crash_window: Duration | None = None,
+        misfire_deadline: Duration | None = None,
         max_jobs: int | None = None,
         max_memory: int | str | None = None,
         max_lifetime: Duration | None = None,
@@ -96,6 +98,7 @@ class App(Areas):
             "kill_after": kill_after,
             "crash_limit": crash_limit,
             "crash_window": crash_window,
+            "misfire_deadline": misfire_deadline,
             "max_jobs": max_jobs,
             "max_memory": max_memory,
             "max_lifetime": max_lifetime,
@@ -114,6 +117,8 @@ class App(Areas):
         self.runtime.crash_rule = lambda: self.settings.crash_rule
         self.import_path: str | None = None
         """How a process imports this app where no module holds it: "shop.jobs:make_app()"."""
+        self.command: str = "winch"
+        """How users of this app call the command line; messages name it: "manage.py winch"."""
         self._spool: Spool | None = None
         make_client = FastClient if is_fast() else Client
         self.client: Client = make_client(
@@ -129,7 +134,7 @@ class App(Areas):
     def configure(self, cli: Mapping[str, Any], *, config: str | None = None) -> Loaded:
         """Load the settings with these values of the command line, before the first use of the store."""
         if self._driver is not None:
-            raise ConfigError("the app's store is in use already; configure it before")
+            raise ConfigError("the app already uses its store; configure it earlier")
         self._loaded = load(code=self._code, cli=cli, config=config)
         return self._loaded
 
@@ -168,7 +173,7 @@ class App(Areas):
             elif not status.is_ready:
                 raise SchemaMismatch(
                     f"{driver.describe()} has schema {status.current or 'none'}, this release needs "
-                    f"{status.newest}: {advice(status)}"
+                    f"{status.newest}: {advice(status, self.command)}"
                 )
             self._is_checked = True
         return driver
@@ -294,6 +299,7 @@ class App(Areas):
         scope: str | Sequence[str] = ...,
         enqueue_rate: Rate = ...,
         search: Sequence[str] = ...,
+        needs: Mapping[str, str] = ...,
     ) -> TaskDecorator: ...
     @overload
     def task(
@@ -316,6 +322,7 @@ class App(Areas):
         scope: str | Sequence[str] = ...,
         enqueue_rate: Rate = ...,
         search: Sequence[str] = ...,
+        needs: Mapping[str, str] = ...,
     ) -> CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below
@@ -324,6 +331,7 @@ class App(Areas):
         /,
         *,
         name: str | None = None,
+        plain: inspect.Signature | None = None,
         **options: Any,
     ) -> Any:
         """Register a function as a task: `@app.task`, or `@app.task(queue="mail", timeout="30s")`.
@@ -331,6 +339,7 @@ class App(Areas):
         - `name`: the stored name, by default `module.function`. `version`: of the arguments; see
           `Task.upgrade`.
         - `queue`, `priority`, `tags`, `search`: where the job waits, how soon it runs, how to find it.
+        - `needs`: labels that the worker must have, like `{"gpu": "h100"}`.
         - `timeout`: the longest attempt, by default 15 minutes; None for no limit. `heartbeat`: the
           longest silence.
         - `retry`, `retry_budget`, `breaker`: what follows a failure. `retention`: how long a final job
@@ -356,7 +365,9 @@ class App(Areas):
             task = task_class(function, is_collecting=checked.collect is not None)(
                 self.client, title, function, checked
             )
-            self.tasks.add(task)
+            if plain is not None:  # a framework's task: see Task.take_plain_arguments
+                task.take_plain_arguments(plain)
+            self.tasks.add(task)  # last: other threads find it from now on
             return task
 
         return register if fn is None else register(fn)
@@ -372,6 +383,9 @@ class App(Areas):
         catch_up: int | None = None,
         overlap: Literal["allow", "skip", "queue"] | None = None,
         jitter: Duration | None = None,
+        calendar: str | None = None,
+        on_holiday: Literal["skip", "next"] | None = None,
+        misfire_deadline: Duration | None = None,
         name: str | None = None,
         args: Mapping[str, Any] | None = None,
         **options: Any,
@@ -383,16 +397,18 @@ class App(Areas):
         the job: queue, priority, expires, timeout, retry, retention, tags, headers, unique."""
         from winch.areas.schedule_definition import check_own, define, schedule_options
 
-        given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, options)
+        given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, calendar,
+                                 on_holiday, misfire_deadline, options)  # fmt: skip
 
         def register(task: K) -> K:
             if not isinstance(task, Task):
                 raise ConfigError(
-                    f"@app.schedule goes over @app.task and takes what that gives, got {task!r}"
+                    f"@app.schedule goes above @app.task and decorates its result, got {task!r}"
                 )
             check_own(task, self.tasks, "@app.schedule")
             title = _name(name or task.name, "schedule name")
-            self.runtime.schedules.add(title, define(task, args, given))
+            declared = self.runtime.schedules
+            declared.add(title, define(task, args, given, declared.calendars))
             return task
 
         return register
@@ -448,6 +464,7 @@ class App(Areas):
         queues: Sequence[str] | Mapping[str, int] = ("default",),
         concurrency: int | None = None,
         burst: bool = False,
+        labels: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker inside this process and event loop: `async with app.worker(queues=["mail"]): …`."""
         from winch.engine.supervisor.embedded import EmbeddedWorker, process_command
@@ -458,34 +475,23 @@ class App(Areas):
             queues=queues,
             concurrency=concurrency,
             burst=burst,
-            process_command=process_command(self._spec()),
+            labels=labels,
+            process_command=process_command(self.import_path or name_of(self)),
         )
-
-    def _spec(self) -> str | None:
-        """module:attribute under which this app can be imported again, if there is one."""
-        if self.import_path is not None:
-            return self.import_path
-        # The script itself is none: importing it again would run it again. multiprocessing gives it a
-        # second name.
-        script = sys.modules.get("__main__")
-        for name, module in list(sys.modules.items()):
-            if module is not script and getattr(module, "__file__", None):
-                for attribute, value in list(vars(module).items()):
-                    if value is self:
-                        return f"{name}:{attribute}"
-        return None
 
     def run_worker(self, **options: Unpack[WorkerOptions]) -> int:
         """Run a worker until a signal stops it; with `burst`, until no job is ready. Returns its exit
         code.
 
-        The options are those of `winch worker`: queues, concurrency, processes, burst, grace, max_jobs,
-        max_memory, max_lifetime, reload, health_port and health_host. With `queues`, `concurrency`,
-        `burst` and `grace` alone, jobs run in this process. The others need processes of their own,
-        which import the app by its name."""
+        The options are those of `winch worker`: queues, concurrency, processes, labels, burst, grace,
+        max_jobs, max_memory, max_lifetime, no_replace, report_busy, reload, health_port and health_host.
+        With `queues`, `labels`, `concurrency`, `burst` and `grace` alone, jobs run in this process. The
+        others need processes of their own, which import the app by its name."""
         from winch.areas.run_worker import run_worker
 
-        return run_worker(self, self._spec(), options, lambda cli: load(code=self._code, cli=cli))
+        return run_worker(
+            self, self.import_path or name_of(self), options, lambda cli: load(code=self._code, cli=cli)
+        )
 
 
 __all__ = ["App", "SystemClock"]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from winch.areas.backfill import Backfilled
 from winch.areas.flows import FlowInfo
 from winch.areas.idempotency import Once
 from winch.areas.jobs import JobList
 from winch.areas.queue_purge import Purged
 from winch.areas.replay import Refusal, Replayed
 from winch.areas.sinks import Message
+from winch.areas.webhooks.area import Subscribed
+from winch.areas.webhooks.delivery_log import DeliveryAttempt
+from winch.areas.webhooks.endpoints import Endpoint
+from winch.areas.webhooks.redelivery import Redelivered
 from winch.core.errors import type_name
 from winch.core.flow import FLOW_HEADER, FlowNote
 from winch.core.gates.uses import GateSpec
 from winch.core.job import Claim, Entry, Failure, JobRecord, Note
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Directive
+from winch.core.policy.calendar import Calendar, OnHoliday
 from winch.core.policy.cron import Dst
 from winch.core.policy.queue_settings import OnFull, Order, QueueSettings
 from winch.core.policy.retry import StoredRetry
@@ -23,6 +29,7 @@ from winch.core.values.duration import Duration
 from winch.core.values.redact import mask_text
 from winch.engine.client.audit import AuditLine
 from winch.engine.client.preflight import Misfit, Preflight
+from winch.engine.client.worker_commands import WorkerAnswer
 from winch.engine.flows.batch import Batch
 from winch.engine.flows.compose import Flow, Node, Tail
 from winch.engine.flows.handle import FlowHandle
@@ -61,18 +68,22 @@ __all__ = [
     "AsyncTask",
     "AttemptLog",
     "AuditLine",
+    "Backfilled",
     "Batch",
     "Bound",
+    "Calendar",
     "Claim",
     "ClaimRef",
     "CollectingTask",
     "ContextTask",
     "DeadGroup",
     "Definition",
+    "DeliveryAttempt",
     "Directive",
     "Dst",
     "Duplicate",
     "Duration",
+    "Endpoint",
     "Enqueued",
     "Entry",
     "Failure",
@@ -94,6 +105,7 @@ __all__ = [
     "Node",
     "Note",
     "OnFull",
+    "OnHoliday",
     "Once",
     "Order",
     "Overlap",
@@ -102,6 +114,7 @@ __all__ = [
     "Purged",
     "QueueInfo",
     "QueueSettings",
+    "Redelivered",
     "Refusal",
     "Replayed",
     "Run",
@@ -109,12 +122,14 @@ __all__ = [
     "Schedule",
     "SessionInfo",
     "StoredRetry",
+    "Subscribed",
     "Tail",
     "Timing",
     "Transaction",
     "Until",
     "Using",
     "Wait",
+    "WorkerAnswer",
     "WorkerFlag",
     "WorkerOptions",
     "mask_text",

@@ -105,12 +105,14 @@ def start_session(
     queues: tuple[str, ...] = ("default",),
     release: str = "0.1.0",
     lease: timedelta = timedelta(hours=1),
+    worker: str = "box-1",
+    supervisor: str = "",
 ) -> None:
     """A live worker as the store sees one; nothing runs."""
     driver = app.ready()
     session = NewSession(
         id=app.client.draw_id(),
-        worker="box-1",
+        worker=worker,
         host="box",
         pid=1,
         release=release,
@@ -118,5 +120,6 @@ def start_session(
         tasks=tasks,
         slots=4,
         lease=lease,
+        supervisor=supervisor,
     )
     driver.run(driver.start_session(session))

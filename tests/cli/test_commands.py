@@ -87,7 +87,7 @@ def test_delete_refuses_without_a_terminal_unless_told(winch: Command, app: App)
     job = app.tasks.get("shop.add").enqueue(1)
     refused = winch("jobs", "delete", job.id)
     assert refused.code == 2
-    assert "say --yes" in refused.err
+    assert "pass --yes" in refused.err
     assert (
         winch("jobs", "delete", job.id, "--dry-run").out == f"{job.id}  would be deleted (was ready)\n"
     )
@@ -192,7 +192,9 @@ def test_enqueue_without_an_app_asks_the_live_workers(winch: Command, app: App) 
     start_session(app, tasks=("shop.mail",), queues=("mail",))
     typo = winch("enqueue", "shop.ad")
     assert (typo.code, "did you mean 'shop.add'?" in typo.err) == (2, True)
-    assert "say --queue: the workers that know shop.mail serve mail" in winch("enqueue", "shop.mail").err
+    assert (
+        "pass --queue: the workers that know shop.mail serve mail" in winch("enqueue", "shop.mail").err
+    )
     stored = winch("enqueue", "shop.add", "--args", '{"a": 1}', "--delay", "1h", "--tag", "x", "--json")
     record = app.jobs.get(stored.json["id"]).record
     assert (record.state, record.tags, record.args) == ("scheduled", ("x",), '{"a":1}')

@@ -43,7 +43,7 @@ def test_a_worker_without_the_key_leaves_the_job_and_one_with_it_runs_it(
     ).out.strip()
     idle = winch("worker", "-A", "shop:app", "--burst", WINCH_KEYS=OTHER)
     assert idle.code == 0, idle.err
-    assert "encrypted with key 'k1'" in winch("why", job_id).out
+    assert "encrypted with the key 'k1'" in winch("why", job_id).out
     assert winch("jobs", "show", job_id, "--json").json["attempt"] == 0
     assert winch("jobs", "retry", job_id).code == 0
     assert winch("worker", "-A", "shop:app", "--burst", WINCH_KEYS=KEY).code == 0

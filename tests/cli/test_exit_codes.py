@@ -25,14 +25,14 @@ def is_one_line(answer: Answer) -> bool:
         (["jobs", "list", "--limit", "0"], "0 is not in the range"),
         (["jobs", "list", "--state", "daed"], "did you mean 'dead'?"),
         (["jobs", "cancel"], "missing argument 'ID...'"),
-        (["dead", "replay"], "say which dead jobs"),
+        (["dead", "replay"], "choose the dead jobs"),
         (["dead", "purge", "--older-than", "30"], "--older-than must look like"),
         (["enqueue", "shop.add", "--timeout", "1s"], "--timeout goes with --wait"),
         (["queues", "pause", "a,b"], "queue must not contain ','"),
         (["-A", "nowhere:app", "jobs", "list"], "no module named 'nowhere'"),
         (["--config", "none.toml", "config"], "'none.toml' does not exist"),
         (["--url", "mysql://x", "stats"], "got scheme 'mysql'"),
-        (["worker"], "which app?"),
+        (["worker"], "no app given"),
     ],
 )
 def test_wrong_usage_exits_2(winch: Command, app: App, args: list[str], told: str) -> None:

@@ -105,4 +105,4 @@ def test_both_questions_at_once_are_refused(tmp_path: Path) -> None:
     machine = Machine(tmp_path, f"sqlite:///{tmp_path / 'winch.db'}")
     refused = machine.health("--max-age", "30", "--workers", "1")
     assert refused.returncode == 2
-    assert "give one of them" in refused.stderr
+    assert "pass one of them" in refused.stderr

@@ -31,9 +31,9 @@ def commands(
 
 def help_of(path: tuple[str, ...], command: click.Command) -> str:
     context: click.Context | None = None
-    for name in path:
+    for number, name in enumerate(path, start=1):
         context = click.Context(
-            command,
+            ALL[path[:number]],
             parent=context,
             info_name=name,
             terminal_width=WIDTH,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import textwrap
@@ -98,14 +99,16 @@ def test_workers_are_quieted_woken_dumped_and_stopped_by_name(winch: Command, ap
 
         quiet = winch("workers", "quiet", first, second, "--json", "-A", "shop:app")
         assert quiet.code == 0, quiet.err
-        [told] = quiet.json["workers"]
-        assert (told["pid"], sorted(told["named"])) == (worker.process.pid, sorted([first, second]))
-        time.sleep(0.5)
+        [answer] = quiet.json["answers"]
+        assert (answer["state"], sorted(answer["workers"])) == ("done", sorted([first, second]))
         job = app.tasks.get("shop.add").enqueue(1)
         assert winch("workers", "quiet", "--off", first, "-A", "shop:app").code == 0
 
         stacks = winch("workers", "stacks", first)
-        assert stacks.out == f"{first}  writes its stacks to its log (process {worker.process.pid})\n"
+        assert stacks.code == 0, stacks.err
+        assert stacks.out.startswith(f"{first}  ")
+        assert "most recent call last" in stacks.out
+        worker.process.send_signal(signal.SIGUSR2)
         until(lambda: "most recent call first" in worker.text, "the stacks")
         assert job.refresh().state is JobState.READY  # shop.add is not that app's
 
@@ -134,11 +137,19 @@ def test_a_quiet_worker_claims_nothing_even_in_a_new_child(winch: Command, app: 
         until(lambda: app.jobs.get(answer.json["id"]).state is JobState.COMPLETED, "its end")
 
 
-def test_workers_elsewhere_or_inside_other_programs_are_left_alone(winch: Command, app: App) -> None:
+def test_workers_over_http_and_workers_that_do_not_answer(winch: Command, app: App) -> None:
     start_session(app, tasks=())
     answer = winch("workers", "stop", "box-1")
     assert answer.code == 69
-    assert "runs on box" in answer.err
+    assert "over HTTP and takes no commands" in answer.err
+    assert winch("workers", "drain", "--all").code == 69
+    start_session(app, tasks=(), worker="box-2", supervisor="s")
+    silent = winch("workers", "quiet", "--all", "--wait", "100ms")
+    assert silent.code == 1
+    assert silent.out == "box-2  no answer yet; the command stays in force for 10 minutes\n"
+    assert winch("workers", "drain", "--here").code == 69
+    assert winch("workers", "drain", "--idlest", "2", "--all").code == 2
+    assert winch("workers", "configure", "box-2", "-c", "0").code == 69
     assert winch("workers", "stop").code == 2
     assert winch("workers", "stop", "box-1", "--all").code == 2
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import sys
 import time
 from datetime import datetime
 
@@ -11,6 +13,7 @@ import pytest
 
 from tests.cli.command import Answer, Command
 from winch import App
+from winch.cli.run.worker import ShownOnce
 
 
 @pytest.fixture
@@ -70,3 +73,26 @@ def test_all_queues_but_one(winch: Command, app: App) -> None:
     winch.shop()
     answer = winch("worker", "-A", "shop:app", "--burst", "-Q", "*,-mail")
     assert "; queues default; " in answer.err
+
+
+def test_a_line_that_the_application_has_written_is_not_written_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own, ours = logging.StreamHandler(sys.stderr), logging.StreamHandler(sys.stderr)
+    own.setLevel(logging.INFO)
+    ours.addFilter(ShownOnce())
+    root, parent = logging.getLogger(), logging.getLogger("shop_log")
+    child = logging.getLogger("shop_log.mail")
+    parent.setLevel(logging.DEBUG)
+    parent.addHandler(own)
+    root.addHandler(ours)
+    try:
+        child.info("one")
+        child.debug("two")  # below the level of the application's handler
+        logging.getLogger("elsewhere").warning("three")
+        own.addFilter(lambda record: "four" not in record.getMessage())
+        child.info("four")
+    finally:
+        root.removeHandler(ours)
+        parent.removeHandler(own)
+    assert capsys.readouterr().err.split() == ["one", "two", "three", "four"]

@@ -15,6 +15,7 @@ import pytest
 
 from winch import App, ConfigError, InvalidTransition, JobNotFound, Retry, StorageUnavailable, group
 from winch.engine.client.audit import acting, actor, noted_outside
+from winch.storage.params import NewSession
 from winch.testing import virtual
 from winch.types import AuditLine
 
@@ -52,10 +53,29 @@ def a_flow(app: App) -> str:
     return group([app.tasks.get("work").using(delay="1h").bind()]).enqueue().id
 
 
+DAY = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def an_endpoint(app: App) -> str:
+    app.webhooks.setup()
+    with noted_outside():
+        return app.webhooks.subscribe("https://example.com", ["e"]).endpoint.id
+
+
 def a_schedule(app: App) -> str:
     with noted_outside():
         app.schedules.add("s", "work", every="1h")
     return "s"
+
+
+def a_worker(app: App) -> str:
+    driver = app.ready()
+    session = NewSession(
+        id="0198c000-0000-4000-8000-00000000dead", worker="box-1", host="box", pid=1, release="1",
+        queues=("default",), tasks=(), slots=1, lease=timedelta(minutes=5), supervisor="s",
+    )  # fmt: skip
+    driver.run(driver.start_session(session))
+    return "box-1"
 
 
 # What is done, and what its line says: action, target ("" is what the first function gives), detail.
@@ -158,11 +178,95 @@ ACTIONS: dict[str, tuple[Callable[[App], Any], Callable[[App, Any], Any], str, d
         "skip window",
         {"window": ...},
     ),
+    "schedules.backfill": (
+        a_schedule,
+        lambda app, name: app.schedules.backfill(name, DAY, DAY + timedelta(hours=2)),
+        "backfill schedule",
+        {"start": ..., "end": ..., "enqueued": 2},
+    ),
+    "webhooks.subscribe": (
+        lambda app: "",  # its id is drawn
+        lambda app, _: app.webhooks.subscribe("https://example.com/?token=s3cret", ["e"]),
+        "subscribe webhook",
+        {"url": ..., "events": ["e"]},
+    ),
+    "webhooks.edit": (
+        an_endpoint,
+        lambda app, name: app.webhooks.edit(name, events=["f"]),
+        "edit webhook",
+        {"events": ["f"]},
+    ),
+    "webhooks.disable": (
+        an_endpoint,
+        lambda app, name: app.webhooks.disable(name, reason="r"),
+        "disable webhook",
+        {"reason": "r"},
+    ),
+    "webhooks.enable": (
+        an_endpoint,
+        lambda app, name: app.webhooks.enable(name),
+        "enable webhook",
+        {},
+    ),
+    "webhooks.rotate": (
+        an_endpoint,
+        lambda app, name: app.webhooks.rotate(name),
+        "rotate webhook secret",
+        {"overlap": ...},
+    ),
+    "webhooks.replay": (
+        an_endpoint,
+        lambda app, name: app.webhooks.replay(name, start=DAY),
+        "replay webhooks",
+        {"start": ..., "enqueued": 0},
+    ),
+    "webhooks.remove": (
+        an_endpoint,
+        lambda app, name: app.webhooks.remove(name),
+        "remove webhook",
+        {},
+    ),
     "schedules.remove": (
         a_schedule,
         lambda app, name: app.schedules.remove(name),
         "remove schedule",
         {},
+    ),
+    "workers.quiet": (
+        a_worker,
+        lambda app, name: app.workers.quiet(name, wait="0s"),
+        "quiet worker",
+        {},
+    ),
+    "workers.resume": (
+        a_worker,
+        lambda app, name: app.workers.resume(name, wait="0s"),
+        "resume worker",
+        {},
+    ),
+    "workers.stop": (
+        a_worker,
+        lambda app, name: app.workers.stop(name, grace="2s", wait="0s"),
+        "stop worker",
+        {"grace": 2.0},
+    ),
+    "workers.drain": (
+        a_worker,
+        lambda app, name: app.workers.drain(name, wait="0s"),
+        "drain worker",
+        {},
+    ),
+    "workers.stacks": (
+        a_worker,
+        lambda app, name: app.workers.stacks(name, wait="0s"),
+        "worker stacks",
+        {},
+    ),
+    "workers.configure": (
+        a_worker,
+        lambda app, name: app.workers.configure(name, concurrency=3, wait="0s"),
+        "configure worker",
+        {"concurrency": 3},
     ),
     "limits.set": (
         lambda app: "tenant:acme",
@@ -210,6 +314,7 @@ def test_an_action_of_the_library_leaves_one_line(app: App, name: str) -> None:
     target = prepare(app)
     assert lines(app) == []
     act(app, target)
+    target = target or app.webhooks.list()[0].id
     [line] = lines(app)
     assert (line.action, line.target, line.via, line.who) == (action, target, "library", actor())
     assert line.origin == f"{socket.gethostname()}:{os.getpid()}"
@@ -222,8 +327,10 @@ def test_an_action_of_the_library_leaves_one_line(app: App, name: str) -> None:
 
 def test_the_table_has_every_method_that_changes_something() -> None:
     app = App("memory://")
-    looks = {"list", "get", "groups", "settings", "next", "history", "members", "sink", "add", "begin"}
-    for area in ("jobs", "dead", "queues", "schedules", "workers", "limits", "flows", "outbox"):
+    looks = {"list", "get", "groups", "settings", "next", "history", "members", "sink", "add", "begin",
+             "calendar", "setup", "publish", "deliveries"}  # fmt: skip
+    areas = ("jobs", "dead", "queues", "schedules", "workers", "limits", "flows", "outbox", "webhooks")
+    for area in areas:
         for name in vars(type(getattr(app, area))):
             is_twin = name.startswith("a") and hasattr(getattr(app, area), name[1:])
             if name.startswith("_") or is_twin or name == "topics":

@@ -251,7 +251,7 @@ def test_who_is_no_member_has_no_batch(app: App) -> None:
     with virtual(app) as world:
         job = alone.enqueue()  # type: ignore[call-arg]
         world.run_all()
-        assert "no member of a batch" in job.why()
+        assert "is not a member of a batch" in job.why()
 
 
 def test_inputs_name_those_before_by_name_and_count() -> None:

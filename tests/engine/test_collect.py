@@ -327,7 +327,7 @@ def wants_context(jobs: list[Collected[Point]], *, ctx: Context) -> None: ...
     [
         (no_list, r"takes one argument, annotated list\[Collected"),
         (odd_item, "it must be a dataclass"),
-        (wants_context, "there is no Context for it"),
+        (wants_context, "it takes no Context"),
     ],
 )
 def test_wrong_signatures_are_refused(fn: Any, message: str) -> None:

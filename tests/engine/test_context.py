@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -96,7 +97,7 @@ def test_a_handler_learns_that_its_claim_is_lost() -> None:
         session = app.jobs.get(ctx.job_id).record.session or ""
         driver.run(driver.give_up(session, [app.jobs.get(ctx.job_id).record.token or ""]))
         found.append(ctx.still_mine())
-        with pytest.raises(LostClaim, match="its checkpoint is not kept"):
+        with pytest.raises(LostClaim, match="the checkpoint is not stored"):
             ctx.checkpoint(1)
 
     async def body(_: Any) -> None:
@@ -110,9 +111,11 @@ def test_a_handler_learns_that_its_claim_is_lost() -> None:
 def test_a_handler_knows_its_worker_and_how_often_its_job_was_claimed(kind: str) -> None:
     app = new_app()
     seen: list[tuple[int, int, str]] = []
+    times: set[datetime] = set()
 
     def count(ctx: Context, claims: int) -> None:
         seen.append((ctx.attempt, claims, ctx.worker))
+        times.add(ctx.created_at)
         if len(seen) == 1:
             raise Snooze("1ms")
         if len(seen) == 2:
@@ -131,6 +134,7 @@ def test_a_handler_knows_its_worker_and_how_often_its_job_was_claimed(kind: str)
         job = await until(await task.aenqueue(), JobState.COMPLETED)
         assert [(attempt, claims) for attempt, claims, _ in seen] == [(1, 1), (1, 2), (2, 3)]
         assert {worker for *_, worker in seen} == {worker.session} == {job.record.session}
+        assert times == {job.record.created_at}
 
     run(app, body)
 

@@ -96,7 +96,7 @@ def test_attempts_given_by_an_operator_beat_the_policy() -> None:
         ({"task": "mail", "args": {"too": "x"}}, InvalidPayload, "no argument 'too'"),
         ({"task": "mail", "args": {"to": 7}}, InvalidPayload, "expected str, got int"),
         ({"task": "mail", "args": 7}, InvalidPayload, "a mapping"),
-        ({"queue": "default", "args": {"to": "x"}}, ConfigError, "one task's"),
+        ({"queue": "default", "args": {"to": "x"}}, ConfigError, "belong to one task"),
         ({"attempts": 0}, ConfigError, "from 1 to"),
         ({"rate": "fast"}, ConfigError, "rate must look like"),
         ({"to_queue": "a,b"}, ConfigError, "queue must not contain"),

@@ -110,7 +110,9 @@ def test_why_names_the_limit_and_who_holds_it() -> None:
     token = "00000000-0000-4000-8000-000000000002"
     driver.run(driver.claim(ClaimParams(session=session.id, token=token, queues=("default",), limit=9)))
     assert second.refresh().state is JobState.BLOCKED
-    assert second.why() == (f"It is blocked by the limit 'limit:t': 1 of 1 run, held by {first.id}.")
+    assert second.why() == (
+        f"It is blocked by the limit 'limit:t': 1 of 1 run, held by {first.id} on worker w."
+    )
 
 
 def test_a_scope_is_part_of_the_outcome() -> None:

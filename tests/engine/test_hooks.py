@@ -146,7 +146,7 @@ def test_wrong_dependencies_are_told_apart() -> None:
 
     with pytest.raises(ConfigError, match="its dependencies must be plain too"):
         plain.enqueue()
-    with pytest.raises(ConfigError, match="has a parameter 'x' that nothing gives"):
+    with pytest.raises(ConfigError, match="has a parameter 'x' that Winch cannot supply"):
         unfilled.enqueue()
 
     async def body(_: Any) -> None:

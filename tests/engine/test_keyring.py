@@ -29,6 +29,7 @@ from winch.engine.base.encryption import revealed, seal, unseal
 from winch.engine.base.settings import load
 from winch.engine.worker import settle
 from winch.storage.params import NewJob
+from winch.testing import inline, virtual
 
 K1, K2 = b"1" * 32, b"2" * 32
 SECRET = "CANARY"
@@ -70,7 +71,9 @@ def test_what_is_sealed_opens_and_shows_nothing() -> None:
 def test_a_text_moved_elsewhere_does_not_open(other: dict[str, Any]) -> None:
     keys = both()
     stored = keys.seal("{}", job="j", task="t", field="args")
-    with pytest.raises(InvalidPayload, match="damaged, or taken from another place"):
+    with pytest.raises(
+        InvalidPayload, match="it is damaged, or it was copied from another job or field"
+    ):
         unseal(keys, stored, **other)
 
 
@@ -129,7 +132,7 @@ def test_plain_text_stays_plain_where_there_are_no_keys_and_is_read_where_there_
         (lambda: Keyring({"k": b"short"}), "key 'k' must be 32 bytes, got 5 bytes"),
         (lambda: Keyring({"k": "x" * 32}), "must be 32 bytes, got str"),  # type: ignore[dict-item]
         (lambda: Keyring({"a b": K1}), "a key's name must be"),
-        (lambda: Keyring({"a": K1, "b": K2}), "say which key writes"),
+        (lambda: Keyring({"a": K1, "b": K2}), "choose the key that encrypts"),
         (lambda: Keyring({"a": K1}, current="b"), "'b' is not among the keys a"),
         (lambda: Keyring.parse("k1"), "name:base64"),
         (lambda: Keyring.parse("k1:???"), "key 'k1' is not valid base64"),
@@ -231,7 +234,7 @@ def test_without_its_key_a_job_waits_says_so_and_loses_nothing(
 
     async def body(_: Any) -> None:
         await until(job, JobState.SCHEDULED)
-        assert "encrypted with key 'k1'; the keys here are k2" in (job.record.reason or "")
+        assert "encrypted with the key 'k1'; the keys here are k2" in (job.record.reason or "")
         assert "It was put off: waits for a worker that can read it" in await job.awhy()
         assert "key 'k1'" in await job.awhy()
         assert job.record.attempt == 0
@@ -240,7 +243,7 @@ def test_without_its_key_a_job_waits_says_so_and_loses_nothing(
         assert job.record.attempt == 1
 
     run(app, body)
-    assert "waits: it is encrypted with key 'k1'" in caplog.text
+    assert "waits: it is encrypted with the key 'k1'" in caplog.text
 
 
 def test_a_swapped_or_damaged_payload_is_dead_as_malformed() -> None:
@@ -334,4 +337,24 @@ def test_preflight_reads_what_is_encrypted() -> None:
     app._loaded = None
     app._code["keys"] = Keyring({"k3": K1})
     [misfit] = app.preflight().misfits
-    assert "encrypted with key 'k2'" in misfit.problem
+    assert "encrypted with the key 'k2'" in misfit.problem
+
+
+@pytest.mark.parametrize("is_inline", [True, False])
+def test_the_test_modes_have_the_keys_of_the_app(is_inline: bool) -> None:
+    """They made a worker without the app's keys, for which every encrypted job waits for ever."""
+    app = App("memory://", keys=Keyring({"k": bytes(32)}))
+    seen: list[str] = []
+
+    @app.task
+    def read(text: str) -> None:
+        seen.append(text)
+
+    if is_inline:
+        with inline(app):
+            read.enqueue("hello")
+    else:
+        with virtual(app) as world:
+            read.enqueue("hello")
+            world.run_all()
+    assert seen == ["hello"]

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from winch import App, JobState
+import pytest
+
+from winch import App, JobState, Limit, Middleware
 from winch.engine.worker.slots import MOST, Prefetch
+from winch.types import Claim
 
 
 def test_nothing_is_claimed_ahead_before_a_job_was_timed() -> None:
@@ -38,6 +44,41 @@ def test_a_slow_store_does_not_lead_to_hoarding() -> None:
     for _ in range(200):
         prefetch.claimed(5.0)
     assert prefetch.ahead() <= 25  # what ten slots start within the horizon
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_what_waits_in_a_worker_takes_a_bounded_number_of_bytes(
+    is_gated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    most, size, slots = 500_000, 20_000, 2
+    monkeypatch.setattr("winch.engine.worker.slots.MOST_BYTES", most)
+    app = App(f"sqlite:///{tmp_path}/winch.db")
+    held = peak = 0
+
+    class Bytes(Middleware):
+        def claimed(self, claims: Sequence[Claim], seconds: float) -> None:
+            nonlocal held, peak
+            held += sum(len(claim.args) for claim in claims)
+            peak = max(peak, held)
+
+    @app.task(limit=[Limit(400)] if is_gated else [])
+    async def job(text: str) -> None:
+        nonlocal held
+        held -= len(text)
+
+    app.use(Bytes())
+
+    async def main() -> None:
+        jobs = await app.aenqueue_many([job.bind("x" * size) for _ in range(400)])
+        async with app.worker(concurrency=slots):
+            for one in jobs:
+                await one
+        await app.aclose()
+
+    asyncio.run(main())
+    with capsys.disabled():
+        sys.stdout.write(f"\n  prefetched payloads: at most {peak:,} bytes of {400 * size:,}\n")
+    assert 10 * size < peak < most + (slots + 2) * (size + 100)
 
 
 def test_jobs_that_wait_too_long_in_a_worker_go_back() -> None:

@@ -99,7 +99,7 @@ def test_an_error_that_no_store_should_raise_does_not_end_the_writing(
     store, job, others = ends(app, 1, FileNotFoundError(2, "of the event loop"))
     assert store.refused == 1
     assert {one.state for one in [job, *others]} == {JobState.COMPLETED}
-    assert "outcomes are refused together and sent apart: FileNotFoundError" in caplog.text
+    assert "outcomes in one call; sending them one by one: FileNotFoundError" in caplog.text
 
 
 def test_one_value_that_breaks_the_driver_does_not_keep_its_neighbours(

@@ -48,11 +48,14 @@ def test_a_child_gets_the_options_as_the_command_line_has_them() -> None:
         "queues": "a,b",
         "concurrency": 3,
         "processes": 4,
+        "labels": {"gpu": "h100", "zone": "eu"},
         "burst": True,
         "grace": timedelta(milliseconds=1500),
         "max_jobs": 5,
         "max_memory": "1GB",
         "max_lifetime": "1h",
+        "no_replace": True,
+        "report_busy": "/tmp/busy",
         "reload": True,
         "health_port": 1,
         "health_host": "::1",
@@ -60,12 +63,14 @@ def test_a_child_gets_the_options_as_the_command_line_has_them() -> None:
     assert set(given) == set(worker_flags())
     words = child_command(given, {"app": "shop:app", "url": None}, verbose=2)
     assert words[4:] == [
-        *("--app", "shop:app", "--queues", "a,b", "--concurrency", "3", "--burst"),
+        *("--app", "shop:app", "--queues", "a,b", "--concurrency", "3"),
+        *("--label", "gpu=h100", "--label", "zone=eu", "--burst"),
         *("--grace", "1.500000s", "--max-jobs", "5", "--max-memory", "1GB", "--max-lifetime", "1h"),
         *("-v", "-v"),
     ]
     with worker_child.make_context("worker-child", words[4:]) as context:
         assert context.params["grace"] == "1.500000s"
+        assert context.params["labels"] == ("gpu=h100", "zone=eu")
 
 
 def test_an_unknown_option_is_named_with_the_nearest() -> None:

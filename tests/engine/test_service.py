@@ -160,7 +160,7 @@ def test_a_pass_that_asks_the_store_nothing_is_no_sign_that_it_is_back(
     caplog.set_level(logging.INFO, logger="winch")
     run(Idle())
     assert [record.message for record in caplog.records] == [
-        "counted: the store is out of reach, trying again: gone",
+        "counted: the store is unreachable, trying again: gone",
         "counted: the store is back after 2 failed tries",
     ]
 

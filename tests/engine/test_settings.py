@@ -68,6 +68,7 @@ def test_a_url_may_name_a_variable(tmp_path: Path) -> None:
         ('concurrency = "many"', "concurrency must be a whole number"),
         ("crash_limit = 0", "crash_limit must be from 1 to 50, got 0"),
         ("crash_limit = 51", "crash_limit must be from 1 to 50, got 51"),
+        ('misfire_deadline = "9s"', "misfire_deadline must be at least 10s, got '9s'"),
         ('crash_window = "0s"', "crash_window must be from 1s to 3650d, got 0:00:00"),
         ('crash_window = "3651d"', "crash_window must be from 1s to 3650d, got 3651 days"),
         ('events = "ful"', r"did you mean 'full'\?"),
@@ -89,7 +90,7 @@ def test_a_wrong_setting_is_named_with_its_place(tmp_path: Path, text: str, mess
     ],
 )
 def test_an_unknown_variable_is_refused(tmp_path: Path, name: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=f"variable {name} is no setting of Winch{hint}"):
+    with pytest.raises(ConfigError, match=f"variable {name} is not a setting of Winch{hint}"):
         load(env={name: "7"}, folder=tmp_path)
 
 

@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from tests.redis_servers import RedisServer
 from winch import App, Context, Job, JobNotFound, group
 from winch.engine.client.twins import blocking, twin
+from winch.storage.params import NewSession
 
 AREAS = (
     "jobs",
@@ -25,11 +27,12 @@ AREAS = (
     "limits",
     "flows",
     "outbox",
+    "webhooks",
     "idempotency",
     "audit",
 )
-# One registers code, as a decorator does, the other names the actor: they ask the store for nothing.
-WITHOUT_TWIN = {"outbox.sink", "audit.actor", "audit.acting"}
+# Some register code, as a decorator does, the others name the actor: they ask the store for nothing.
+WITHOUT_TWIN = {"outbox.sink", "schedules.calendar", "webhooks.setup", "audit.actor", "audit.acting"}
 
 
 # Not memory://, where nothing waits.
@@ -99,6 +102,22 @@ def test_a_twin_runs_the_body_of_its_method() -> None:
     assert (Area.double.__doc__, Area.adouble.__doc__) == ("Twice n.", "`double`, awaited.")
 
 
+async def every_webhook(app: App) -> None:
+    hooks = app.webhooks
+    hooks.setup()
+    made = await hooks.asubscribe("https://example.com", ["e"], tenant="acme")
+    endpoint = made.endpoint.id
+    assert await hooks.alist(tenant="acme") == [await hooks.aget(endpoint)]
+    assert (await hooks.aedit(endpoint, events=["f"])).events == ("f",)
+    assert (await hooks.arotate(endpoint)).startswith("whsec_")
+    assert (await hooks.adisable(endpoint)).is_disabled
+    assert not (await hooks.aenable(endpoint)).is_disabled
+    await hooks.apublish("e", 1)
+    assert await hooks.adeliveries(endpoint) == []
+    assert (await hooks.areplay(endpoint, start=datetime(2026, 3, 1, tzinfo=UTC))).matched == 0
+    await hooks.aremove(endpoint)
+
+
 async def every_call(app: App, job: Job[Any], flow: str) -> None:
     """Call each twin once, in an order in which all of them have something to do."""
     task = app.tasks.get("work")
@@ -129,8 +148,21 @@ async def every_call(app: App, job: Job[Any], flow: str) -> None:
     triggered = await app.schedules.atrigger("s")
     assert triggered.id in [run.job for run in await app.schedules.ahistory("s")]
     assert (await app.schedules.aget("s")).name == "s"
+    day = datetime(2026, 3, 1, tzinfo=UTC)
+    assert (await app.schedules.abackfill("s", day, day + timedelta(hours=4))).enqueued == 2
     await app.schedules.aremove("s")
     assert await app.workers.alist() == []
+    driver = app.ready()
+    session = NewSession(
+        id="0198c000-0000-4000-8000-00000000dead", worker="box-1", host="box", pid=1, release="1",
+        queues=("default",), tasks=(), slots=1, lease=timedelta(minutes=5), supervisor="s",
+    )  # fmt: skip
+    await driver.arun(driver.start_session(session))
+    for command in (app.workers.aquiet, app.workers.aresume, app.workers.astop, app.workers.adrain):
+        assert [one.state for one in await command("box-1", wait="0s")] == ["pending"]
+    assert (await app.workers.astacks("box-1", wait="0s"))[0].workers == ("box-1",)
+    assert len(await app.workers.aconfigure("box-1", concurrency=2, wait="0s")) == 1
+    await driver.arun(driver.end_session(session.id))
     await app.limits.aset("limit:work", 5)
     assert "limit:work" in [one.name for one in await app.limits.alist()]
     await app.limits.areset("limit:work")
@@ -143,6 +175,7 @@ async def every_call(app: App, job: Job[Any], flow: str) -> None:
     [message], _ = await app.outbox.alist("orders")
     assert (await app.outbox.areplay("orders")).matched == 0
     assert await app.outbox.apurge("orders", older_than="1d") == 0
+    await every_webhook(app)
     async with app.idempotency.abegin("k") as once:
         assert once.new
     await message.adelete()

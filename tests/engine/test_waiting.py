@@ -96,7 +96,7 @@ def test_a_signal_that_does_not_come_in_time_ends_the_wait(app: App, did: list[s
         third = catches.enqueue()  # type: ignore[call-arg]
         world.run_all()
         assert first.refresh().state is JobState.DEAD
-        assert "no signal 'never' came in time" in first.why()
+        assert "signal 'never' did not arrive in time" in first.why()
         assert second.result() == "nobody answered"
         assert third.result() == "no never"
     assert did == ["made", "undone"]

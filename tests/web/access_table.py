@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 ALL = ("tenant", "queue", "task")
 QUEUE = ("queue",)
+TENANT = ("tenant",)
 QUEUE_TASK = ("queue", "task")
 NONE: tuple[str, ...] = ()
 
@@ -60,6 +61,13 @@ TABLE: dict[str, Row] = {
     "POST /api/v1/queues/{queue}/resume": Row(QUEUE, 404, "queue"),
     "GET /api/v1/workers": Row(QUEUE, "hidden"),
     "GET /api/v1/workers/{id}": Row(QUEUE, 404, "worker"),
+    "POST /api/v1/workers/{id}/quiet": Row(NONE, "free", "worker"),
+    "POST /api/v1/workers/{id}/resume": Row(NONE, "free", "worker"),
+    "POST /api/v1/workers/{id}/stop": Row(NONE, "free", "worker"),
+    "POST /api/v1/workers/{id}/drain": Row(NONE, "free", "worker"),
+    "POST /api/v1/workers/{id}/stacks": Row(NONE, "free", "worker"),
+    "PATCH /api/v1/workers/{id}": Row(NONE, "free", "worker settings"),
+    "GET /api/v1/workers/{id}/commands/{command}": Row(NONE, "free", "worker command"),
     # -- dead letters
     "GET /api/v1/dead/groups": Row(QUEUE_TASK, "hidden"),
     "POST /api/v1/dead:replay": Row(ALL, 404, "dead job ids"),
@@ -79,7 +87,19 @@ TABLE: dict[str, Row] = {
     "POST /api/v1/schedules/{name}/resume": Row(QUEUE_TASK, 404, "schedule"),
     "POST /api/v1/schedules/{name}/trigger": Row(QUEUE_TASK, 404, "schedule"),
     "POST /api/v1/schedules/{name}/skip": Row(QUEUE_TASK, 404, "schedule"),
+    "POST /api/v1/schedules/{name}/backfill": Row(QUEUE_TASK, 404, "schedule backfill"),
     "DELETE /api/v1/schedules/{name}": Row(QUEUE_TASK, 404, "schedule"),
+    # -- webhooks
+    "GET /api/v1/webhooks": Row(TENANT, "hidden"),
+    "POST /api/v1/webhooks": Row(TENANT, 403, "new webhook"),
+    "GET /api/v1/webhooks/{id}": Row(TENANT, 404, "webhook"),
+    "PATCH /api/v1/webhooks/{id}": Row(TENANT, 404, "webhook change"),
+    "POST /api/v1/webhooks/{id}/disable": Row(TENANT, 404, "webhook"),
+    "POST /api/v1/webhooks/{id}/enable": Row(TENANT, 404, "webhook"),
+    "POST /api/v1/webhooks/{id}/rotate": Row(TENANT, 404, "webhook secret"),
+    "GET /api/v1/webhooks/{id}/deliveries": Row(TENANT, 404, "webhook"),
+    "POST /api/v1/webhooks/{id}/replay": Row(TENANT, 404, "webhook replay"),
+    "DELETE /api/v1/webhooks/{id}": Row(TENANT, 404, "webhook"),
     # -- flows: the members of one flow may be in any queue, of any task and tenant
     "GET /api/v1/flows": Row(NONE, "free"),
     "GET /api/v1/flows/{id}": Row(NONE, "free", "flow"),

@@ -113,6 +113,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "first": lambda values: values[0],
     "nindent": _nindent,
     "not": lambda value: not value,
+    "or": lambda *values: next((value for value in values if value), values[-1]),
     "printf": _printf,
     "quote": _quoted,
     "toYaml": lambda value: yaml.safe_dump(value, sort_keys=True).rstrip("\n"),

@@ -67,6 +67,7 @@ class Side:
         self.dead = self.dead_job()
         self.group = self.dead.refresh().record.fingerprint or ""
         self.schedule = self.new_schedule("kept")
+        self.webhook = self.new_webhook()
         self.worker = world.session(self.queue)
         self.flow = world.flow(self)
 
@@ -88,6 +89,12 @@ class Side:
         )
         return full
 
+    def new_webhook(self) -> str:
+        made = self.world.app.webhooks.subscribe(
+            f"https://example.com/{self.value}", [f"{self.value}.*"], tenant=self.tenant
+        )
+        return made.endpoint.id
+
 
 class World:
     """A store with an own and a foreign side for one narrowing."""
@@ -96,6 +103,7 @@ class World:
         self.web, self.app, self.runner = web, web.app, runner
         self.narrowing = narrowing
         self.count = 0
+        web.app.webhooks.setup()
         self.tasks = {name: self._task(web.app, name) for name in ("own.task", "FOREIGN.task")}
         self.cookie, self.form_token = self._form()
         changed = {} if narrowing == "none" else {narrowing: FOREIGN[narrowing]}
@@ -143,7 +151,7 @@ class World:
         driver = self.app.ready()
         new = NewSession(id=identity, worker=f"worker-{queue}", host="h", pid=1, release="1",
                          queues=(queue,), tasks=("own.task",), slots=2,
-                         lease=timedelta(minutes=50))  # fmt: skip
+                         lease=timedelta(minutes=50), supervisor=identity)  # fmt: skip
         driver.run(driver.start_session(new))
         return identity
 
@@ -297,11 +305,14 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
             path += f"?queue={side.queue}"
         case "task in query":
             path += f"?task={side.task}"
-        case "worker":
+        case "worker" | "worker settings" | "worker command":
             fill("id", side.worker)
+            fill("command", "00000001-absent")
+            if row.kind == "worker settings":
+                give(concurrency=3)
         case "group":
             fill("group", side.group)
-        case "schedule" | "schedule change":
+        case "schedule" | "schedule change" | "schedule backfill":
             name = side.schedule
             if route.changes and is_fresh:
                 name = side.new_schedule("fresh")
@@ -310,6 +321,19 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
                 give(action="pause")
             elif row.kind == "schedule change":
                 give(every="2h")
+            elif row.kind == "schedule backfill":
+                give(start="2026-11-01T00:00:00Z", end="2026-11-01T06:00:00Z")
+        case "webhook" | "webhook change" | "webhook secret" | "webhook replay":
+            fill("id", side.new_webhook() if route.changes and is_fresh else side.webhook)
+            if row.kind == "webhook change":
+                give(events=["changed"])
+            elif row.kind == "webhook secret":
+                give(secret="whsec_" + "a" * 44)
+            elif row.kind == "webhook replay":
+                give(start="2026-01-01T00:00:00Z")
+        case "new webhook":
+            secret = "whsec_" + "a" * 44
+            give(url="https://example.com", events=["e"], secret=secret, tenant=side.tenant)
         case "new schedule":
             world.count += 1
             give(name=f"new-{world.count}", task=side.task, every="1h")
@@ -339,6 +363,7 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
 def absent(route: WebRoute, request: Request, side: Side, world: World) -> Request:
     """The same request about an object that does not exist."""
     path, body = request.path, request.body
+    path = path.replace(side.webhook, "ep_" + "0" * 32)
     for value in (side.seed.id, side.dead.id, world.foreign_token[0], side.worker):
         path = path.replace(value, ABSENT)
     path = path.replace(world.foreign_operation, "00000000000000000000-absent00")
@@ -355,7 +380,8 @@ def absent(route: WebRoute, request: Request, side: Side, world: World) -> Reque
 def marks(world: World) -> list[str]:
     """What a narrowed caller must not read anywhere: the foreign objects and the narrowed name."""
     side = world.foreign
-    return [side.seed.id, side.dead.id, side.flow, FOREIGN_VALUE, FOREIGN[world.narrowing],
+    hidden = [side.webhook] if world.narrowing == "tenant" else []
+    return [*hidden, side.seed.id, side.dead.id, side.flow, FOREIGN_VALUE, FOREIGN[world.narrowing],
             world.foreign_operation, world.foreign_token[0]]  # fmt: skip
 
 
@@ -377,6 +403,7 @@ def foreign_state(world: World) -> list[Any]:
     return [
         *((job.state, job.queue, job.args, job.cancel_requested_at) for job in jobs),
         (schedule.timing, schedule.paused_at, schedule.next_at),
+        world.app.webhooks.get(side.webhook),
         queue.paused_at if world.narrowing == "queue" else None,
         world.app.queues.settings().get(FOREIGN["queue"]),
     ]

@@ -13,7 +13,7 @@ import pytest
 from tests.web.kit import Web
 from winch import Limit
 from winch.core.lifecycle import JobState
-from winch.storage.params import Finish
+from winch.storage.params import ClaimParams, Finish, NewSession
 from winch.web.api.work import session_of
 
 
@@ -275,11 +275,33 @@ def test_queues_are_paused_and_resumed(web: Web) -> None:
     queue = web.api("GET", "/queues/default").json()
     assert (queue["pause_reason"], queue["counts"]["ready"]) == ("deploy", 1)
     assert web.claim() == []
-    assert web.api("GET", "/autoscale?queue=default").json() == {"value": 0}
+    assert web.api("GET", "/autoscale?queue=default").json()["value"] == 0
     web.api("POST", "/queues/default/resume", {})
-    assert web.api("GET", "/autoscale").json() == {"value": 1}
+    assert web.api("GET", "/autoscale").json() == {"value": 1, "busy_workers": 0, "workers": 1}
     assert len(web.claim()) == 1
     assert web.api("GET", "/queues/nowhere").status_code == 404
+
+
+def test_the_scaler_is_never_below_the_workers_that_run_jobs(web: Web) -> None:
+    driver = web.app.ready()
+    for number in range(12):
+        web.add.enqueue(number)
+    for number, supervisor in enumerate(("a", "a", "b", "c")):
+        session = NewSession(
+            id=f"00000000-0000-4000-8000-00000000000{number}", worker=f"w-{number}", host="h", pid=1,
+            release="1", queues=("default",), tasks=("shop.add",), slots=2,
+            lease=timedelta(minutes=5), supervisor=supervisor,
+        )  # fmt: skip
+        driver.run(driver.start_session(session))
+        if supervisor != "c":
+            token = f"00000000-0000-4000-8000-00000000010{number}"
+            claim = ClaimParams(session=session.id, token=token, queues=("default",), limit=1)
+            assert len(driver.run(driver.claim(claim))) == 1
+    assert web.api("GET", "/autoscale?queue=default&jobs_per_worker=20").json() == {
+        "value": 12, "busy_workers": 2, "workers": 2
+    }  # fmt: skip
+    assert web.api("GET", "/autoscale?jobs_per_worker=5").json()["workers"] == 3
+    assert web.api("GET", "/autoscale?jobs_per_worker=0").status_code == 422
 
 
 # -- work --------------------------------------------------------------------------------------------

@@ -58,7 +58,9 @@ class Filled:
             put(name)
         put("leak.dies", unique=f"token={CANARY}")
         self._outbox()
+        self._webhooks()
         app.run_worker(burst=True)
+        app.webhooks.disable(self.endpoint, reason=TEXT)
         put("leak.returns", delay="1h").cancel(TEXT)
         self.running = put("leak.returns", queue="http")
         app.queues.pause("default", reason=TEXT)
@@ -138,6 +140,16 @@ class Filled:
 
         self.jobs.append(self.app.outbox.add("leaks", payload=DATA).id)
 
+    def _webhooks(self) -> None:
+        self.app.webhooks.setup(retry=Retry.fixed("1h", attempts=2))
+        secret = "whsec_" + "CANARY00" * 4
+        made = self.app.webhooks.subscribe(
+            f"https://localhost/hook?token={CANARY}", ["*"], secret=secret
+        )
+        self.endpoint = made.endpoint.id
+        self.app.webhooks.rotate(self.endpoint, secret="whsec_" + "00CANARY" * 4)
+        self.jobs.append(self.app.webhooks.publish("leak", DATA, key="k").id)
+
     def _over_http(self) -> None:
         web = self.web
         [claim] = web.claim("http", worker="w")
@@ -185,6 +197,8 @@ def _paths(filled: Filled) -> Iterator[str]:
         ids = filled.jobs
         if "/flows/" in route.path:
             ids = [filled.flow]
+        elif "/webhooks/" in route.path:
+            ids = [filled.endpoint]
         elif "/operations/" in route.path:
             ids = [filled.operation]
         elif "/workers/" in route.path:
@@ -211,6 +225,12 @@ def test_no_answer_and_no_page_shows_a_secret(filled: Filled, runner: LoopThread
             leaks.append(f"{path}: {leak(answer.text)}")
     assert leaks == [], "\n".join(leaks)
     assert count > 100
+
+
+def test_the_log_of_a_webhook_has_its_failure(filled: Filled) -> None:
+    [line] = filled.app.webhooks.deliveries(filled.endpoint)
+    assert line.status is None
+    assert "localhost" in (line.error or "")
 
 
 def test_no_search_spells_out_a_secret(filled: Filled) -> None:
@@ -242,12 +262,13 @@ def test_no_search_spells_out_a_secret(filled: Filled) -> None:
 COMMANDS = (["jobs", "list"], ["dead", "list"], ["queues", "list"], ["schedules", "list"],
             ["schedules", "show", "leak"], ["flows", "list"], ["outbox", "list"],
             ["outbox", "list", "--state", "dead"], ["workers", "list", "--all"], ["limits", "list"],
-            ["stats"], ["top"], ["health"], ["doctor"], ["config"], ["token", "list"])  # fmt: skip
+            ["stats"], ["top"], ["health"], ["doctor"], ["config"], ["token", "list"],
+            ["audit"], ["webhooks", "list"])  # fmt: skip
 
 
 def test_no_command_prints_a_secret(filled: Filled, capfd: pytest.CaptureFixture[str]) -> None:
     url = filled.app.settings.url
-    commands = [*COMMANDS, ["flows", "show", filled.flow]]
+    commands = [*COMMANDS, ["flows", "show", filled.flow], ["webhooks", "show", filled.endpoint]]
     for job in filled.jobs:
         commands += [["jobs", "show", job], ["why", job]]
     capfd.readouterr()

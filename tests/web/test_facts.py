@@ -12,6 +12,7 @@ import winch
 from tests.web.kit import Web
 from winch import Retry
 from winch.core.lifecycle import JobState
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef
 from winch.web.pages.charts import ChartRow, lines
 from winch.web.pages.show import percent
@@ -74,7 +75,7 @@ def test_a_crash_is_shown_beside_the_attempts_that_count(make_web: Callable[...,
     job = web.add.enqueue(1)
     driver = web.app.ready()
     [claim] = web.claim()
-    driver.run(driver.crash([ClaimRef(job.id, claim["token"])], cause="killed by SIGKILL"))
+    driver.run(driver.crash(CrashReport([ClaimRef(job.id, claim["token"])], "killed by SIGKILL")))
     after = job.refresh().record
     assert (after.state, after.attempt, after.crashes) == (JobState.READY, 0, 1)
     assert "0 of 12, 1 crash" in text_of(web, f"/jobs/{job.id}")

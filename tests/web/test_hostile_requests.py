@@ -101,6 +101,18 @@ def test_hostile_headers(make_web: Callable[..., Web], name: str) -> None:
             check(web.ask("GET", path, headers={**HTML, name: value.encode("latin-1")}))
 
 
+@pytest.mark.parametrize(
+    "host, status",
+    [("[", 400), ("]", 400), ("[::1", 400), ("a b", 400), ("a/b", 400), ("u@a", 400), ("[::1]:x", 400),
+     ("shop.example", 200), ("shop.example:8090", 200), ("[::1]:8090", 200), ("[fe80::1%25en0]", 200)],
+)  # fmt: skip
+def test_a_host_is_a_name_with_a_port(make_web: Callable[..., Web], host: str, status: int) -> None:
+    web = make_web("memory", hosts=None)
+    answer = web.ask("GET", API + "/jobs", headers={"host": host})
+    assert answer.status_code == status
+    assert status == 200 or "Host" in answer.json()["detail"]
+
+
 def test_a_position_that_no_stream_sent_begins_it_anew(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'winch.db'}", events="full")
     app.migrate()

@@ -126,7 +126,7 @@ def test_missed_windows_are_counted_by_who_found_them() -> None:
     @app.task(name="report.make")
     def make() -> None: ...
 
-    definition = define(make, None, {"every": "1h", "misfire": "skip"})
+    definition = define(make, None, {"every": "1h", "misfire": "skip"}, {})
     put = Put(definition=definition.text, timing=definition.timing.key, is_new=True)
     driver, before = app.ready(), datetime.now(UTC) - timedelta(hours=5)
     driver.run(driver.change_schedule("nightly", put, now=before))

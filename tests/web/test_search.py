@@ -13,7 +13,7 @@ from tests.web.kit import LoopThread, Web
 from winch import App, ConfigError, Keyring, Retry, Unique, chain
 from winch.core.values.search import BOOK
 from winch.engine.base.search_index import YOUNG, sweep
-from winch.storage.params import KvFilter
+from winch.storage.kv_records import KvFilter
 from winch.web import finding
 from winch.web.mount import build
 from winch.web.site import SiteConfig

@@ -15,7 +15,7 @@ import pytest
 
 from tests.web.server import serving
 from winch import App
-from winch.storage.params import KvRecord
+from winch.storage.kv_records import KvRecord
 from winch.web.tokens import BOOK, Token, Tokens
 
 SOON = 8.0  # a loaded machine; the promise is about two seconds

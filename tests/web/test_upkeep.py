@@ -17,6 +17,7 @@ import pytest
 
 from tests.web.conftest import STORES
 from winch import App
+from winch.storage.crash_report import CrashReport
 from winch.web.upkeep import Upkeep
 
 SHOP = """
@@ -89,7 +90,7 @@ def test_a_session_that_was_lost_is_declared_anew(tmp_path: Path) -> None:
         async with Upkeep(app, is_read_only=False):
             await until(lambda: bool(driver.run(driver.sessions())))
             [session] = driver.run(driver.sessions())
-            driver.run(driver.end_session(session.id, cause="lost"))
+            driver.run(driver.end_session(session.id, CrashReport([], "lost")))
             assert not app.schedules.list()[0].is_active
             await until(lambda: app.schedules.list()[0].is_active)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from winch.areas.outbox import Outbox
     from winch.areas.queues import Queues
     from winch.areas.schedules import Schedules
+    from winch.areas.webhooks.area import Webhooks
     from winch.areas.workers import Workers
     from winch.engine.client.client import Client
     from winch.engine.tasks.runtime import Runtime
@@ -83,6 +84,13 @@ class Areas:
         from winch.areas.outbox import Outbox
 
         return Outbox(self.client, self.runtime)
+
+    @cached_property
+    def webhooks(self) -> Webhooks:
+        """Webhooks: endpoints of your customers, and events that workers deliver to them."""
+        from winch.areas.webhooks.area import Webhooks
+
+        return Webhooks(self.client, self.runtime, self.outbox)
 
     @cached_property
     def idempotency(self) -> Idempotency:

@@ -162,7 +162,9 @@ def purge(
 ) -> Operation[int]:
     """Delete dead jobs for good, in bounded batches; returns how many."""
     if older_than is None and keep is None and max_bytes is None:
-        raise ConfigError("purge needs a rule: older_than=, keep= or max_bytes=; '0s' is every one")
+        raise ConfigError(
+            "purge needs a rule: older_than=, keep= or max_bytes=; older_than='0s' deletes all"
+        )
     for name, number in (("keep", keep), ("max_bytes", max_bytes)):
         if number is not None and number < 0:
             raise ConfigError(f"{name} must not be negative, got {number}")

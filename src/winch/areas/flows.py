@@ -17,7 +17,8 @@ from winch.engine.base.operation import Operation
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.twins import blocking, twin
 from winch.engine.flows.store import BOOK
-from winch.storage.params import Acted, JobFilter, KvFilter
+from winch.storage.kv_records import KvFilter
+from winch.storage.params import Acted, JobFilter
 
 if TYPE_CHECKING:
     from winch.engine.client.client import Client
@@ -173,7 +174,7 @@ def _note(body: str) -> FlowNote:
     try:
         return msgspec.json.decode(body, type=FlowNote)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise ConfigError(f"what is kept about the flow is malformed: {error}") from error
+        raise ConfigError(f"the stored record of the flow is malformed: {error}") from error
 
 
 def _before(flow_id: str) -> str:

@@ -26,7 +26,7 @@ from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.ids import random_id
 from winch.engine.base.current_job import current_job
 from winch.engine.base.operation import Operation, Sleep
-from winch.storage.params import KvRecord
+from winch.storage.kv_records import KvRecord
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -109,8 +109,8 @@ class Once:
         there = yield from self._swap(f"done\n{text}", self._mine)
         if there is not None and there != f"done\n{text}":
             raise LostClaim(
-                f"idempotency key {self.key!r} was taken over while this was at it; "
-                "its result is not kept"
+                f"idempotency key {self.key!r} was taken over by another job in the "
+                "meantime; this result is not stored"
             )
 
     def _swap(self, body: str, instead_of: str) -> Operation[str | None]:

@@ -28,6 +28,7 @@ from winch.areas.sinks import HttpSink, Message, RedisSink, Sink
 from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
 from winch.core.policy.limits import Fifo
+from winch.core.policy.retention import Retention
 from winch.core.policy.retry import Retry
 from winch.core.values import codec
 from winch.engine.base.operation import Operation
@@ -163,16 +164,26 @@ class Outbox:
             http = HttpSink(http, secret=secret)
         if isinstance(redis, str):
             redis = RedisSink(redis)
+        self._serve(topic, to or http or redis, queue, retry, on_death)
+        return None
+
+    def _serve(
+        self,
+        topic: str,
+        sink: Any,
+        queue: str,
+        retry: Retry,
+        on_death: str,
+        retention: Retention | None = None,
+    ) -> None:
         known = self._topics.get(topic)
         if known is not None and known.is_served:
             raise ConfigError(f"topic {topic!r} has a sink already")
-        sink = to or http or redis
-        made = _Topic(self._client, topic, _delivery(topic, sink), queue, retry, on_death)
+        made = _Topic(self._client, topic, _delivery(topic, sink), queue, retry, on_death, retention)
         self._runtime.tasks.add(made.task)
         if (aclose := getattr(sink, "aclose", None)) is not None:
             self._runtime.add_lifespan(_closing(aclose))
         self._topics[topic] = made
-        return None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -284,6 +295,7 @@ class _Topic:
         queue: str,
         retry: Retry,
         on_death: str,
+        retention: Retention | None = None,
     ) -> None:
         if not isinstance(topic, str) or not topic or not topic.isprintable() or ":" in topic:
             raise ConfigError(f"a topic must be a printable text without ':', got {topic!r}")
@@ -292,7 +304,7 @@ class _Topic:
         Fifo(topic, on_death=on_death)  # its error lists the values of on_death
         self.is_served = delivery is not None
         self._on_death = on_death
-        options = TaskOptions(queue=check_queue(queue), retry=retry, tags=(TAG,))
+        options = TaskOptions(queue=check_queue(queue), retry=retry, tags=(TAG,), retention=retention)
         handler = delivery or _delivery(topic, _undeliverable)
         kind = AsyncTask if inspect.iscoroutinefunction(handler) else Task
         self.task: Task[Any, None] = kind(client, f"{PREFIX}{topic}", handler, options)

@@ -21,7 +21,8 @@ from winch.engine.client.client import Client
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.options import check_queue
 from winch.engine.tasks.task import Unset
-from winch.storage.params import KvFilter, KvRecord, QueueInfo
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import QueueInfo
 
 if TYPE_CHECKING:
     from winch.core.policy.retry import Retry
@@ -193,7 +194,7 @@ def _time_left(until: Duration | datetime, now: datetime) -> timedelta:
     else:
         span = parse_duration(until, "until")
     if span <= timedelta(0):
-        raise ConfigError(f"until must be a time to come, got {until!r}")
+        raise ConfigError(f"until must be in the future, got {until!r}")
     return span
 
 

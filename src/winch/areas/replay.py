@@ -78,7 +78,7 @@ def replay(
 ) -> Operation[Replayed]:
     """Make dead jobs ready again. Checks everything that can be checked before it acts."""
     if args is not None and isinstance(which, JobFilter) and not (which.task or which.fingerprint):
-        raise ConfigError("args= are one task's: say which with ids, task= or group=")
+        raise ConfigError("args= belong to one task: choose it with ids, task= or group=")
     per_second = None if rate is None else parse_rate(rate, "rate")
     if to_queue is not None:
         check_queue(to_queue)
@@ -208,7 +208,7 @@ class _Editor:
         if self._task == task:
             return
         if self._task is not None:
-            raise ConfigError(f"args= are one task's; these jobs are of {self._task} and of {task}")
+            raise ConfigError(f"args= belong to one task; these jobs are of {self._task} and of {task}")
         if task in self._tasks.names:
             known = self._tasks.get(task)
             self._packed = known.arguments.pack((), args)

@@ -40,6 +40,7 @@ def run_worker(
         queues=given.get("queues", ("default",)),
         concurrency=given.get("concurrency"),
         burst=bool(given.get("burst")),
+        labels=given.get("labels"),
         process_command=process_command(spec),
         grace=None if grace is None else parse_duration(grace, "grace").total_seconds(),
     )

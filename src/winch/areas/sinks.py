@@ -68,7 +68,7 @@ class HttpSink:
         ca_file: str | None = None,
     ) -> None:
         self._target = target(url, allow_private=allow_private)
-        self._secret = _secret(secret)
+        self._secret = secret_bytes(secret)
         self._source = source
         self._type = type
         self._timeout = parse_duration(timeout, "timeout").total_seconds()
@@ -94,7 +94,7 @@ class HttpSink:
             return
         answer = f"{self._target.host} answered {reply.status}"
         if reply.status == 410:
-            raise Discard(f"{answer}: it wants no more of this")
+            raise Discard(f"{answer}: the receiver refuses such messages")
         if reply.retry_after is not None:
             raise RetryAfter(f"{min(reply.retry_after, MAX_RETRY_AFTER)}s", answer)
         raise ConnectionError(answer)
@@ -176,7 +176,8 @@ def cloud_event(message: Message, *, source: str, type: str) -> bytes:
     return msgspec.json.encode(event)
 
 
-def _secret(given: str | bytes) -> bytes:
+def secret_bytes(given: str | bytes) -> bytes:
+    """The bytes of a secret that a user gave. Raises ConfigError, which never holds the secret."""
     if isinstance(given, str):
         if not given.startswith("whsec_"):
             raise ConfigError(

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from winch.core.errors import ConfigError
+from winch.core.policy.labels import check_labels
 from winch.core.values.ip_address import is_loopback
 from winch.drivers.connect import connect
 from winch.engine.base.settings import Loaded
 from winch.engine.base.system_clock import SystemClock
 from winch.engine.observe.alerts import alerts_of
+from winch.engine.observe.busy_report import BusyReport, sender
 from winch.engine.observe.health_server import HealthPort
 from winch.engine.observe.heartbeat_file import keep_heartbeat_file
 from winch.engine.observe.worker_metrics import WorkerMetrics
@@ -53,6 +55,7 @@ def supervise(
         raise ConfigError("memory:// lives inside one process; use app.worker() or app.run_worker()")
     command = child_command({**given, "queues": queues}, source, verbose)
     folder = app_folder(source.get("app") or "", Path.cwd())
+    send = None if given.get("report_busy") is None else sender(given["report_busy"])
     is_reloading, port = bool(given.get("reload")), given.get("health_port")
     if is_reloading:
         logging.getLogger("winch").info("replacing processes when Python files in %s change", folder)
@@ -67,10 +70,14 @@ def supervise(
             slots=MAX_SLOTS,
             grace=None if loaded.origins["grace"] == "default" else settings.grace.total_seconds(),
             burst=bool(given.get("burst")),
+            replaces=not given.get("no_replace"),
             connect=_connect_for,
             changes=functools.partial(changes, folder) if is_reloading else None,
             metrics=metrics,
-            more=lambda driver: [alerts_of(driver, settings)],
+            more=lambda driver: [
+                alerts_of(driver, settings),
+                *([] if send is None else [BusyReport(metrics.held, send)]),
+            ],
         )
         beating = asyncio.create_task(
             keep_heartbeat_file(metrics.is_turning), name="winch heartbeat file"
@@ -98,6 +105,10 @@ def child_command(
     for name, flag in worker_flags().items():
         value = given.get(name)
         if not flag.is_childs or value is None or value is False or name == "processes":
+            continue
+        if flag.is_repeated:
+            pairs = check_labels(value, name).items()
+            command += [word for pair in pairs for word in (flag.names[-1], "=".join(pair))]
             continue
         command += flag.names[-1:] if flag.kind is bool else [flag.names[-1], _text(value)]
     return command + ["-v"] * verbose

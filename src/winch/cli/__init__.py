@@ -44,8 +44,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "schedules": ("operate.schedules", "schedules", "Look at schedules, add, pause and trigger them."),
     "flows": ("jobs.flows", "flows", "Look at flows, cancel and retry them."),
     "outbox": ("jobs.outbox", "outbox", "Look at messages of the outbox, replay or purge dead ones."),
+    "webhooks": (
+        "operate.webhooks",
+        "webhooks",
+        "Look at webhook endpoints, add, disable, rotate and replay.",
+    ),
     "signal": ("jobs.signal", "signal", "Send a signal to the job that waits for it, now or later."),
-    "workers": ("operate.workers", "workers", "Look at the workers and signal them."),
+    "workers": ("operate.workers", "workers", "List workers and send them commands."),
     "audit": ("shared.audit", "audit", "Show the audit log, newest first."),
     "stats": ("operate.stats", "stats", "Count the jobs by state and queue."),
     "top": ("operate.top", "top", "Watch queues, running jobs and rates; q quits."),
@@ -129,8 +134,8 @@ def _version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
 def cli(ctx: click.Context, /, **options: Any) -> None:
     """Winch: background jobs that never slip back.
 
-    The store is --url, $WINCH_URL, url in winch.toml or [tool.winch], or what the app says; without any
-    of them sqlite:///winch.db. These options may stand before or after the command.
+    The store is --url, $WINCH_URL, url in winch.toml or [tool.winch], or the URL in the app's code;
+    without any of them, sqlite:///winch.db. These options may come before or after the command.
     """
     # The worker's commands parse these options themselves; the others look them up in the root.
     given = {name: value for name, value in options.items() if value}

@@ -7,7 +7,8 @@ WinchError
 │   ├── StorageUnavailable   worth retrying
 │   ├── SchemaMismatch       run `winch migrate`
 │   └── StorageFull          disk or memory of the store
-├── JobNotFound · ScheduleNotFound · FlowNotFound · UnknownTask · DuplicateJob (carries .existing)
+├── JobNotFound · ScheduleNotFound · EndpointNotFound · FlowNotFound · UnknownTask
+├── DuplicateJob           carries .existing
 ├── PayloadTooLarge · InvalidPayload
 │   └── ResultMismatch       a result that does not fit its task's annotation (.value)
 ├── QueueFull              carries .retry_after
@@ -16,7 +17,7 @@ WinchError
 ├── JobFailed              `job.result()` of a job that died or was cancelled
 ├── HistoryMismatch        a workflow's code makes other steps than its history has
 ├── StepFailed             a step has failed as often as its own policy allows (.step)
-├── SignalTimeout          no signal came in time (.signal); a TimeoutError too
+├── SignalTimeout          the signal did not arrive in time (.signal); a TimeoutError too
 ├── ChildFailed            children that were waited for did not complete (.failed)
 ├── FlowFailed             a job that this one waits for in its flow did not complete
 ├── JobTimeout             an attempt took longer than its task allows; a TimeoutError too
@@ -52,12 +53,12 @@ class MissingKey(ConfigError):
 
     def __init__(self, key: str, known: Sequence[str] = ()) -> None:
         have = f"the keys here are {', '.join(known)}" if known else "no keys are configured here"
-        super().__init__(f"it is encrypted with key {key!r}; {have}. Add it to WINCH_KEYS")
+        super().__init__(f"it is encrypted with the key {key!r}; {have}. Add that key to WINCH_KEYS")
         self.key = key
 
 
 class StorageError(WinchError):
-    """The store answered with an error that a repeat does not cure."""
+    """The store returned an error that a retry does not fix."""
 
 
 class StorageUnavailable(StorageError):
@@ -94,15 +95,23 @@ class ScheduleNotFound(WinchError):
     """There is no schedule with this name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no schedule named {name!r}; app.schedules.list() has those there are")
+        super().__init__(f"no schedule named {name!r}; app.schedules.list() returns the existing ones")
         self.name = name
+
+
+class EndpointNotFound(WinchError):
+    """There is no webhook endpoint with this id."""
+
+    def __init__(self, endpoint_id: str) -> None:
+        super().__init__(f"no webhook endpoint {endpoint_id!r}; app.webhooks.list() has those there are")
+        self.endpoint_id = endpoint_id
 
 
 class FlowNotFound(WinchError):
     """There is no flow with this id, or it was deleted some time after it ended."""
 
     def __init__(self, flow_id: str) -> None:
-        super().__init__(f"no flow with id {flow_id!r}; it was never enqueued here, or is long over")
+        super().__init__(f"no flow with id {flow_id!r}; it was never enqueued here, or it was pruned")
         self.flow_id = flow_id
 
 
@@ -200,7 +209,7 @@ class SignalTimeout(WinchError, TimeoutError):
     """No signal of this name arrived within the `timeout` of `wait_for`."""
 
     def __init__(self, signal: str) -> None:
-        super().__init__(f"no signal {signal!r} came in time")
+        super().__init__(f"signal {signal!r} did not arrive in time")
         self.signal = signal
 
 

@@ -210,7 +210,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """What a running handler reports: JSON texts of its progress and checkpoint, lines for its log.
 
     `has_undo`: whether it has done what a cancel must undo. `forgets_cancel`: a requested cancel is
-    being carried out and is no longer asked for.
+    being carried out and is no longer asked for. `number` grows with each note of a claim: a note whose
+    number is not higher than the stored one of the same claim changes nothing.
     """
 
     progress: str | None = None
@@ -218,6 +219,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     has_undo: bool | None = None
     forgets_cancel: bool = False
+    number: int | None = None
 
 
 def keep_awaited(keep: timedelta | None) -> timedelta | None:

@@ -65,7 +65,9 @@ class TourDashboard:
         worker.start()
         say()
         say(f"{bold('The dashboard')} with live jobs: {bold(self._address)}")
-        say(dim(f"Kill a child of process {worker.pid} with -9 and watch. Ctrl-C ends the tour."))
+        say(dim("Kill a worker process from another terminal, and watch its jobs continue:"))
+        say(f"    kill -9 $(pgrep -P {worker.pid} | head -n 1)")
+        say(dim("Ctrl-C ends the tour."))
         try:
             _keep_busy(app, worker)
         except KeyboardInterrupt:

@@ -92,7 +92,7 @@ def queue(app: App, stage: Stage) -> None:
     stage.tell("the queue is resumed")
     stage.watch("urgent")
     stage.until(lambda: all(job.refresh().state.is_final for job in many), "the line", WAIT)
-    stage.tell("all 40 others are done, too")
+    stage.tell("all 40 others are done")
     done = sum(job.state is JobState.COMPLETED for job in many)
     stage.expect("line", "40 jobs of a paused queue", "40 completed", lambda: f"{done} completed")
 
@@ -135,7 +135,7 @@ def people(app: App, stage: Stage) -> None:
 def collecting(app: App, stage: Stage) -> None:
     stage.title("Many jobs in one call")
     jobs = app.enqueue_many([score.bind(height=height) for height in range(100)])
-    stage.tell("100 jobs of a task that takes up to 50 at a time; one of them makes no sense")
+    stage.tell("100 jobs of a task that takes up to 50 at a time; one of them is invalid")
     stage.until(lambda: all(job.refresh().state.is_final for job in jobs), "the scores", WAIT)
     sizes = [job.result() for job in jobs if job.state is JobState.COMPLETED]
     calls = round(sum(1 / size for size in sizes)) if sizes else 0

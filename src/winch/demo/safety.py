@@ -65,7 +65,7 @@ def exactly_once(app: App, stage: Stage) -> None:
         children = len(list(app.jobs.list(tag="of pay")))
         return f"{job.state}, {count(rows, 'row')}, {count(children, 'child', 'children')}"
 
-    stage.follow(job, "pay", "fails behind its INSERT, then works", "completed, 1 row, 1 child", ending)
+    stage.follow(job, "pay", "fails after its INSERT, then works", "completed, 1 row, 1 child", ending)
     stage.watch("pay")
     stage.tell("row, receipt's job and completion were one commit; the failed attempt left nothing")
 
@@ -118,7 +118,7 @@ def poison(app: App, stage: Stage) -> None:
 
 
 def deaf(app: App, stage: Stage) -> None:
-    stage.title("A job that does not listen")
+    stage.title("A job that ignores its timeout")
     stage.follow(tasks.deaf.enqueue(), "deaf", "ignores its timeout of 1s, isolated", "dead")
     stage.watch("deaf")
 

@@ -84,7 +84,7 @@ def haul(ctx: Context, steps: int) -> str:
         time.sleep(0.5)
         ctx.checkpoint(step + 1)
         ctx.progress(100 * (step + 1) / steps)
-    return f"hauled up; this attempt went on after step {first} of {steps}"
+    return f"hauled up; this attempt resumed after step {first} of {steps}"
 
 
 @app.task(name="demo.receipt")
@@ -99,7 +99,7 @@ def pay(ctx: Context, order: int) -> None:
         tx.execute("INSERT INTO ledger (paid) VALUES (?)", (order,))
         receipt.using(conn=tx, tags=["of pay"]).enqueue(order)
         if ctx.attempt == 1:
-            raise ConnectionError("the power went out behind the INSERT")
+            raise ConnectionError("the power went out after the INSERT")
         tx.result = f"order {order} is in the ledger"
 
 

@@ -16,11 +16,13 @@ from datetime import datetime
 from typing import Protocol
 
 from winch.core.gates.uses import GateSpec
-from winch.core.job import CRASH_RULE, NO_CHANGES, Claim, JobRecord, Note, RetryChanges, SuspectRule
+from winch.core.job import NO_CHANGES, Claim, JobRecord, Note, RetryChanges
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
+from winch.storage.crash_report import CrashReport
 from winch.storage.decide.schedules import Change, Changed, ScheduleRows, ScheduleRun
 from winch.storage.decide.waits import Sent, Taken
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import (
     Acted,
     Answer,
@@ -35,8 +37,6 @@ from winch.storage.params import (
     Finish,
     GroupFilter,
     JobFilter,
-    KvFilter,
-    KvRecord,
     LimitInfo,
     NewJob,
     NewSession,
@@ -124,7 +124,8 @@ class FinishVerbs(Protocol):
         self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         """End claims as `finish` does, and take the next members of their FIFO keys in the same
-        transaction, under the token and session of `then`.
+        transaction, under the token and session of `then`. A driver with `continues_limits` also takes
+        the next jobs under the limits of jobs that are final now, as far as there is room.
 
         The next member of a key is taken only where an outcome took and made its job final, and the job
         left its turn. The member must be ready and have no other gate and no tenant. It must be what
@@ -150,23 +151,17 @@ class FinishVerbs(Protocol):
         after the first try."""
         ...
 
-    def crash(
-        self,
-        claims: Sequence[ClaimRef],
-        *,
-        cause: str,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
-    ) -> Verb[list[Answer]]:
-        """End claims whose job killed the process it ran in, as `end_session` does for started ones: a
-        crash counted, suspect, dead by `rule`; one with something to undo at UNDO_LIVES
-        times as many crashes. Answers as `finish` does, but ALREADY for every end by this token."""
+    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
+        """End claims whose job killed the process it ran in, as `end_session` does: a crash counted,
+        suspect, dead by the rule; one with something to undo at UNDO_LIVES times as many crashes.
+        Answers as `finish` does, but ALREADY for every end by this token."""
         ...
 
     def note(self, claim: ClaimRef, note: Note) -> Verb[Answer]:
         """Keep what a running handler reports, while its claim is live: TOOK, else LOST. Fields that
         are None stay as they are; the log grows at its end. A new claim starts without progress and
-        log, and with the last checkpoint."""
+        log, and with the last checkpoint. With a number that is not higher than the one of the claim's
+        last note, TOOK and nothing is changed: what it reports is stored already."""
         ...
 
     def notes(self, notes: Sequence[tuple[ClaimRef, Note]]) -> Verb[list[Answer]]:
@@ -193,24 +188,21 @@ class SessionVerbs(Protocol):
 
     def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
         """Extend the leases of live sessions by their whole length and count the beat; one statement
-        whatever the number of sessions and of running jobs. An ended or unknown session stays so."""
+        whatever the number of sessions and of running jobs. An ended or unknown session stays so.
+
+        The answer for a live session has the first MOST_COMMANDS records of the book COMMANDS whose keys
+        begin with its id and "/", by key, without those whose time is over."""
         ...
 
     def end_session(
-        self,
-        session: str,
-        *,
-        started: Sequence[ClaimRef] = (),
-        cause: str | None = None,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
+        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
     ) -> Verb[list[Rescued]]:
         """End a session and take its running jobs back at once.
 
-        With a `cause` (the process died) the `started` ones that are still claimed so count a crash,
-        become suspects, and are dead by `rule` (at UNDO_LIVES times as many crashes with
+        With a `crash` (the process died) the claims that it names and that still stand count a crash,
+        become suspects, and are dead by its rule (at UNDO_LIVES times as many crashes with
         something to undo), with the fingerprint of (task, "crashed", cause); all others, and everything
-        when there is no cause, go back to ready with the attempt handed back and nothing counted.
+        when there was no crash, go back to ready with the attempt handed back and nothing counted.
         May be repeated; an ended session has nothing left to take.
         """
         ...
@@ -271,16 +263,11 @@ class GateVerbs(Protocol):
         ...
 
     def set_limits(
-        self,
-        specs: Mapping[str, GateSpec | None],
-        *,
-        by: str,
-        is_live: bool = True,
-        now: datetime | None = None,
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
     ) -> Verb[None]:
         """Set limits, rates and tenants' weights by name for the whole fleet, from now on; None takes
-        the setting away. What a person has set (`is_live`) is not changed by what code declares. Jobs
-        that fit now are ready."""
+        the setting away. `by` is the person; what a person has set is not changed by what code declares
+        (`by=None`). Jobs that fit now are ready."""
         ...
 
     def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:

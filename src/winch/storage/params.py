@@ -89,13 +89,11 @@ def stored_at(moment: datetime, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """The answers for jobs that were all stored at this moment, which may be in any time zone."""
     if moment.tzinfo is not UTC:
         moment = moment.astimezone(UTC)
+    ready, scheduled = JobState.READY, JobState.SCHEDULED
     return [
-        Enqueued(
-            job.id,
-            True,
-            created_at=moment,
-            state=JobState.SCHEDULED if _is_later(job, moment) else JobState.READY,
-        )
+        Enqueued(job.id, True, None, False, False, moment, ready)
+        if (job.delay is None and job.run_at is None) or not _is_later(job, moment)
+        else Enqueued(job.id, True, None, False, False, moment, scheduled)
         for job in jobs
     ]
 
@@ -109,8 +107,15 @@ def _is_later(job: NewJob, moment: datetime) -> bool:
 class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
     """Take up to `limit` ready jobs from `queues`, the first queue first. `tasks`: None is any.
 
-    `gated`: 0 looks at plain jobs only. Else how many of them may be under a scope: what a brake or a
-    breaker may hold any moment is not claimed ahead of a free slot. None is any number.
+    `gated`: 0 looks at plain jobs only. Else how many of them may be under a scope or a rate of fewer
+    than 1,000 a second: those are not claimed ahead of a free slot. None is any number.
+
+    `at_once`: the session never runs more of its jobs at once than this. A store may then give it more
+    jobs under a limit than the limit's number, as long as no more of them can run. None: each job that
+    is claimed may run at once with all others.
+
+    `free`: how many slots of the worker are free. Jobs beyond these are claimed ahead, and a store need
+    not block jobs at closed gates to find them: it may leave them ready. None: all are for free slots.
     """
 
     session: str
@@ -119,6 +124,8 @@ class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     tasks: tuple[str, ...] | None = None
     gated: int | None = None
+    at_once: int | None = None
+    free: int | None = None
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -208,9 +215,11 @@ class Declared(msgspec.Struct, frozen=True):
 
 
 class NewSession(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a worker child. `worker` is a label; the id alone is the identity. `schedules` are
+    """One start of a worker child. `worker` is a name; the id alone is the identity. `schedules` are
     those that its code defines, active while the session lives. A server that declares schedules has a
-    session without queues."""
+    session without queues. `supervisor` is the id of what acts on commands to it, the same for all
+    processes of one worker; empty: it takes none. `labels` are what the worker offers to tasks that need
+    something."""
 
     id: str
     worker: str
@@ -222,18 +231,27 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     lease: timedelta
     schedules: tuple[Declared, ...] = ()
+    supervisor: str = ""
+    labels: dict[str, str] = {}
+
+
+# The book of commands to workers, and how many of them one beat brings to a session.
+COMMANDS = "command"
+MOST_COMMANDS = 100
 
 
 class Pulse(msgspec.Struct, frozen=True):
     """The answer to a beat. Not live: the session was ended, or the store does not know it.
 
     `beats` counts this session's beats; lower than acknowledged before means the store was rewound.
+    `commands` are pairs of key and body: what operators have sent to this session, by key.
     """
 
     session: str
     is_live: bool
     beats: int
     now: datetime
+    commands: tuple[tuple[str, str], ...] = ()
 
 
 class Rescued(msgspec.Struct, frozen=True):
@@ -393,6 +411,10 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     ended_at: datetime | None = None
     end_reason: str | None = None
+    supervisor: str = ""
+    """The same for all processes of one `winch worker`. Empty for a worker over HTTP, which takes no
+    commands."""
+    labels: dict[str, str] = {}
 
     @property
     def is_worker(self) -> bool:
@@ -449,29 +471,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     knowing: int
     key_holder: str | None = None
     gate: GateInfo | None = None
-
-
-class KvRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A small record that Winch keeps beside the jobs: access tokens, the audit, rates.
-
-    `book` groups records of one kind. `body` is JSON text. The record expires `keep` after the store's
-    now; with None it stays until it is deleted.
-    """
-
-    book: str
-    key: str
-    body: str
-    keep: timedelta | None = None
-
-
-class KvFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records of a book to read: keys after `after` and before `before`, by key."""
-
-    book: str
-    after: str | None = None
-    before: str | None = None
-    limit: int = 1000
-    is_newest_first: bool = False
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -113,11 +113,11 @@ class SchemaStatus(Protocol):
     def is_ready(self) -> bool: ...
 
 
-def advice(status: SchemaStatus) -> str:
-    """What to do about a schema that is not ready."""
+def advice(status: SchemaStatus, command: str = "winch") -> str:
+    """What to do about a schema that is not ready; `command` is the name of the command line."""
     if status.current is not None and status.current > status.newest:
         return "a later release has migrated it; upgrade Winch here"
-    return "run `winch migrate`"
+    return f"run `{command} migrate`"
 
 
 class Driver(Storage, Protocol):

@@ -61,6 +61,7 @@ def own_runtime(shared: Runtime) -> Runtime:
     own.tasks, own.middleware = shared.tasks, shared.middleware
     own.events, own.lifespans = shared.events, shared.lifespans
     own.schedules, own.crash_rule = shared.schedules, shared.crash_rule
+    own.keys = shared.keys
     return own
 
 
@@ -124,7 +125,12 @@ class Crew:
         settings = self._settings
         self._services = [
             Promoter(self._driver, settings.poll.total_seconds(), hair=0.0),
-            Ticker(self._driver, settings.poll.total_seconds(), hair=0.0),
+            Ticker(
+                self._driver,
+                settings.poll.total_seconds(),
+                misfire_deadline=settings.misfire_deadline,
+                hair=0.0,
+            ),
             Rescuer(
                 self._driver,
                 settings.sweep.total_seconds(),

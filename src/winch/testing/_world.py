@@ -177,7 +177,7 @@ class World:
     def advance_to(self, moment: datetime) -> None:
         """`advance` until it is this moment."""
         if moment < self.now:
-            raise ConfigError(f"time does not go back: it is {self.now} and not yet {moment}")
+            raise ConfigError(f"time cannot go back: it is {self.now}, past {moment}")
         self.advance(moment - self.now)
 
     def run_once(self) -> int:
@@ -379,8 +379,8 @@ class World:
         """Let the world's loop run; here, or in a thread where this one runs a loop of its own."""
         if self._loop.is_running():
             raise RuntimeError(
-                "this is called by a handler that runs in the virtual world; its time moves only when "
-                "the test itself says so"
+                "this is called by a handler that runs in the virtual world; only the test "
+                "itself can move its time"
             )
         if not has_running_loop():
             return self._seen_through(run)

@@ -20,7 +20,8 @@ from winch.core.values.redact import mask_text
 from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.operation import Operation
-from winch.storage.params import Acted, KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import Acted
 from winch.storage.protocol import Driver
 from winch.web.access import Access
 from winch.web.finding import Finder

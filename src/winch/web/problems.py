@@ -11,6 +11,7 @@ from starlette.responses import Response
 from winch.core.errors import (
     ConfigError,
     DuplicateJob,
+    EndpointNotFound,
     EnqueueUncertain,
     FlowNotFound,
     InvalidPayload,
@@ -100,6 +101,7 @@ class Problem(Exception):
 
 _CODES: tuple[tuple[type[WinchError], str], ...] = (
     (JobNotFound, "not-found"),
+    (EndpointNotFound, "not-found"),
     (ScheduleNotFound, "not-found"),
     (FlowNotFound, "not-found"),
     (LostClaim, "lost-claim"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,9 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 # Names have at most 256 characters; a query is a search, a few names and a cursor.
 MAX_PATH = 2000
 MAX_QUERY = 16 * 1024
+# A name or an address of IPv4, or one of IPv6 in brackets, and a port; HTTP/1.0 needs none. Starlette
+# before 1.10 fails where brackets are not in pairs.
+HOST = re.compile(r"(?:[^\s\[\]/?#@\\]{0,1000}|\[[0-9A-Za-z:.%_-]{1,100}\](?::[0-9]{1,5})?)")
 
 
 # Answered however many other requests there are.
@@ -97,8 +101,11 @@ class SecurityHeaders:
             )
         if not scope["path"].isprintable():
             return Problem("bad-request", "the path holds a character that cannot be printed")
+        host = headers.get(b"host", b"").decode("latin-1")
+        if not HOST.fullmatch(host):
+            return Problem("bad-request", "the header Host is no host name with a port")
         if self._hosts is not None:
-            name = host_name(headers.get(b"host", b"").decode("latin-1"))
+            name = host_name(host)
             if name not in self._hosts:
                 return Problem("wrong-host", f"this server does not answer for {name!r}")
         length = headers.get(b"content-length", b"0")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from winch.engine.base.operation import Operation
-from winch.storage.params import KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.web.access import Access
 from winch.web.tokens import Tokens
 

@@ -27,7 +27,8 @@ from winch.engine.client.audit import Audit, noted_outside
 from winch.engine.observe.prometheus import Fleet
 from winch.engine.observe.store_numbers import dead_letters
 from winch.engine.observe.store_timing import Timings, watch
-from winch.storage.params import KvFilter, KvRecord, QueueInfo, SessionInfo
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
 from winch.web.finding import Finder, Found
 from winch.web.openapi import document
@@ -56,8 +57,8 @@ CACHE_TIMES = 5
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """How the site is closed. `auth`: `open` lets everybody act and is for a loopback address only;
-    `tokens` asks for one; `host` leaves it to the application that mounts the site."""
+    """How access is controlled. `auth`: `open` gives full access and is for a loopback address only;
+    `tokens` requires a token; `host` leaves it to the application that mounts the site."""
 
     auth: str = "closed"
     is_read_only: bool = False

@@ -18,7 +18,7 @@ import msgspec
 
 from winch.core.errors import ConfigError
 from winch.engine.base.operation import Operation
-from winch.storage.params import KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.web.access import Access
 
 if TYPE_CHECKING:

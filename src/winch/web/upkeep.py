@@ -31,7 +31,8 @@ from winch.engine.observe.alerts import alerts_of
 from winch.engine.observe.heartbeat_file import keep_heartbeat_file
 from winch.engine.observe.throughput import RateWriter, Tally
 from winch.engine.supervisor.heartbeat import Heart
-from winch.storage.params import Declared, KvRecord, NewSession
+from winch.storage.kv_records import KvRecord
+from winch.storage.params import Declared, NewSession
 from winch.web.pages.overview import sample_line
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ class Upkeep:
         # A read-only server may run on a role that cannot write; it leaves the upkeep to others.
         if not self._is_read_only:
             lease = settings.lease.total_seconds()
-            ticker = Ticker(driver, settings.poll.total_seconds())
+            poll, deadline = settings.poll.total_seconds(), settings.misfire_deadline
+            ticker = Ticker(driver, poll, misfire_deadline=deadline)
             self._app.runtime.missed = ticker.missed
             tally = Tally(secrets.token_hex(8))
             proof = Proof(driver, lease, settings.heartbeat.total_seconds())

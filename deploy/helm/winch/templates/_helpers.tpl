@@ -18,7 +18,7 @@ winch/pool: {{ . }}
 
 {{/* What all pods share; `of` is a pool, web or migrate, and may have its own: (dict "root" $ "of" .). */}}
 {{- define "winch.pod" -}}
-automountServiceAccountToken: {{ .root.Values.serviceAccount.automount }}
+automountServiceAccountToken: {{ or .isCosted .root.Values.serviceAccount.automount }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -50,9 +50,15 @@ volumes:
 image: "{{ .root.Values.image.repository }}:{{ .root.Values.image.tag }}"
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 command: ["winch"]
-{{- with .root.Values.env }}
+{{- if or .root.Values.env .isCosted }}
 env:
+  {{- with .root.Values.env }}
   {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- if .isCosted }}
+  - name: POD_NAME
+    valueFrom: {fieldRef: {fieldPath: metadata.name}}
+  {{- end }}
 {{- end }}
 envFrom:
   - secretRef: {name: {{ .root.Values.secretName }}}

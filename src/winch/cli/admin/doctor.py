@@ -37,7 +37,7 @@ def doctor(options: StoreOptions, preflight: bool) -> None:
         findings = list(obstacles(app))
         if not status.is_ready and not findings:
             found = f"version {status.current or 'none'}, this release needs {status.newest}"
-            findings.append(Finding(Level.PROBLEM, "schema", found, advice(status)))
+            findings.append(Finding(Level.PROBLEM, "schema", found, advice(status, app.command)))
         if not findings:
             findings.append(Finding(Level.OK, "schema", f"version {status.current}"))
             for check in checks_for(app):

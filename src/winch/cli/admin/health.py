@@ -21,18 +21,18 @@ Check = tuple[str, bool, str]
     "--max-age",
     type=click.IntRange(1),
     metavar="SECONDS",
-    help="Leave the store alone: the workers and servers of this user have turned within this time.",
+    help="Do not contact the store: this user's workers and servers must have been active in this time.",
 )
 @json_option
 @store_options
 def health(options: StoreOptions, least: int | None, max_age: int | None) -> None:
     """Check whether the store can be used; exit 0 or 1, for probes.
 
-    With --max-age it reads the heartbeat files of this machine and never asks the store: a container's
-    liveness probe must not restart every worker because a database is away.
+    With --max-age it reads the heartbeat files of this machine and never contacts the store: a
+    container's liveness probe must not restart every worker because a database is unreachable.
     """
     if max_age is not None and least is not None:
-        raise ConfigError("--workers asks the store, --max-age does not; give one of them")
+        raise ConfigError("--workers reads the store, --max-age does not; pass one of them")
     checks = _of_store(options, least) if max_age is None else _of_files(max_age)
     is_well = all(is_ok for _, is_ok, _ in checks)
     if options.as_json:

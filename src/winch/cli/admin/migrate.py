@@ -80,5 +80,5 @@ def migrate(options: StoreOptions, check: bool, sql: bool, roles: bool, events: 
 def _roles_sql(driver: Driver) -> str:
     roles_sql: Callable[[], str] | None = getattr(driver, "roles_sql", None)
     if roles_sql is None:
-        raise ConfigError(f"{driver.describe()} has no roles; they are PostgreSQL's")
+        raise ConfigError(f"{driver.describe()} has no roles; --roles is for PostgreSQL")
     return roles_sql()

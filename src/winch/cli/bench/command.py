@@ -34,8 +34,8 @@ BUSY = 0.8
 def bench(options: StoreOptions, seconds: str, only: tuple[str, ...], yes: bool) -> None:
     """Measure Winch on your store and report what limits it.
 
-    Jobs that do nothing are stored in a queue of their own, run by a worker in this process, and deleted
-    afterwards. Workers of yours do not see them, but share the store with them.
+    Jobs that do nothing are stored in a separate queue, run by a worker in this process, and deleted
+    afterwards. Your workers do not see them but share the store with them.
     """
     from winch.cli.bench import tasks
     from winch.cli.bench.runs import BenchRun

@@ -31,7 +31,9 @@ def dead() -> None:
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--group", metavar="FINGERPRINT", help="Only jobs of this group; see `dead groups`.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
+)
 @click.option("--after", help="Continue after this id: the next page.")
 @reveal_option
 @json_option
@@ -69,7 +71,9 @@ def show(options: StoreOptions, job_id: str, reveal: bool) -> None:
 @dead.command()
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
+)
 @reveal_option
 @json_option
 @store_options
@@ -125,7 +129,7 @@ def _masked(message: str, reveal: bool) -> str:
 @click.option("--args", "args_text", metavar="JSON", help="Run with these arguments instead.")
 @click.option("--attempts", type=click.IntRange(1), help="Give each this many attempts.")
 @click.option("--to-queue", help="Put them into this queue.")
-@click.option("--force", is_flag=True, help="With --args: also if the app does not know the task.")
+@click.option("--force", is_flag=True, help="With --args: even if the app does not know the task.")
 @yes_option
 @dry_run_option
 @json_option
@@ -152,7 +156,7 @@ def replay(
     """
     by_filter = is_all or task is not None or queue is not None or group is not None
     if bool(ids) == by_filter:
-        raise click.UsageError("say which dead jobs: their IDs, or --task, --queue, --group or --all")
+        raise click.UsageError("choose the dead jobs: by ID, or with --task, --queue, --group or --all")
     args = None if args_text is None else codec.loads_strict(args_text, what="--args")
     how: dict[str, Any] = {
         "args": args,

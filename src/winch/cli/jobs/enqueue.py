@@ -22,7 +22,9 @@ from winch.storage.params import NewJob
 
 @click.command()
 @click.argument("task")
-@click.option("--args", "args_text", default="{}", metavar="JSON", help="""Like '{"a": 1}'.""")
+@click.option(
+    "--args", "args_text", default="{}", metavar="JSON", help="""The arguments, like '{"a": 1}'."""
+)
 @click.option("--delay", metavar="DURATION", help="Run it after this time, like 5m.")
 @click.option("--queue", help="A queue other than the task's own.")
 @click.option("--priority", help="A number, or critical, high, default, low.")
@@ -102,7 +104,7 @@ def _enqueue_by_name(app: App, task: str, args: dict[str, Any], given: dict[str,
     # The task's own queue is set in the app's code; only a queue that a worker serves is safe.
     served = sorted({queue for session in knowing for queue in session.queues})
     if given_options.queue is None and "default" not in served:
-        raise ConfigError(f"say --queue: the workers that know {task} serve {', '.join(served)}")
+        raise ConfigError(f"pass --queue: the workers that know {task} serve {', '.join(served)}")
     new = NewJob(
         id=given_options.id or app.client.draw_id(),
         is_given_id=given_options.id is not None,

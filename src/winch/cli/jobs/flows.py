@@ -19,7 +19,9 @@ def flows() -> None:
 
 
 @flows.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
+)
 @json_option
 @store_options
 def list_(options: StoreOptions, limit: int) -> None:
@@ -94,7 +96,12 @@ def retry(options: StoreOptions, flow_id: str) -> None:
 @flows.command()
 @_flow_argument
 @click.option(
-    "--format", "form", type=click.Choice(["mermaid", "svg"]), default="mermaid", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["mermaid", "svg"]),
+    default="mermaid",
+    show_default=True,
+    help="The form of the drawing.",
 )
 @json_option
 @store_options

@@ -37,7 +37,9 @@ def jobs() -> None:
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--tag", help="Only jobs with this tag.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
+)
 @click.option("--after", help="Continue after this id: the next page.")
 @reveal_option
 @json_option
@@ -130,7 +132,7 @@ def cancel(options: StoreOptions, ids: tuple[str, ...], reason: str | None) -> N
 
 @jobs.command()
 @ids_argument
-@click.option("--from-step", metavar="NAME", help="Make this step and all later ones again.")
+@click.option("--from-step", metavar="NAME", help="Repeat this step and all later ones.")
 @json_option
 @store_options
 def retry(options: StoreOptions, ids: tuple[str, ...], from_step: str | None) -> None:

@@ -24,7 +24,9 @@ def outbox() -> None:
 @outbox.command("list")
 @_topic_option
 @click.option("--state", type=click.Choice([str(state) for state in JobState]), help="Only these.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
+)
 @click.option("--after", help="Continue after this id: the next page.")
 @reveal_option
 @json_option

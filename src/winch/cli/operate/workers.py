@@ -1,26 +1,33 @@
-"""`winch workers`: the workers, and signals to them."""
+"""`winch workers`: the workers, and commands to them."""
 
 from __future__ import annotations
 
-import signal
 import socket
+import time
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import click
+import msgspec
 
+from winch.app import App
 from winch.cli import NO_WORKER
-from winch.cli.operate.processes import send, supervisor_of
 from winch.cli.shared import text
-from winch.cli.shared.audit import noted
 from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
 from winch.cli.shared.output import Column, Table, complain, emit_json, remark, say
 from winch.core.errors import ConfigError, did_you_mean
+from winch.core.values.duration import parse_duration
+from winch.engine.client.worker_commands import WorkerAnswer
 from winch.storage.params import SessionInfo
+
+# How often a drain looks whether its workers have ended.
+ENDS_EVERY = 0.5
 
 
 @click.group()
 def workers() -> None:
-    """Look at the workers and signal them."""
+    """List workers and send them commands."""
 
 
 @workers.command("list")
@@ -43,6 +50,7 @@ def list_(options: StoreOptions, is_all: bool) -> None:
                 Column("BUSY", is_right=True),
                 Column("QUEUES", gives_way=True),
                 Column("TASKS", is_right=True, drop=1),
+                Column("LABELS", gives_way=True, drop=3),
                 Column("RELEASE", drop=2),
                 Column("STARTED"),
                 Column("LEASE"),
@@ -55,6 +63,7 @@ def list_(options: StoreOptions, is_all: bool) -> None:
                 f"{session.running}/{session.slots}",
                 text.one_line(", ".join(session.queues)),
                 str(len(session.tasks)),
+                text.one_line(" ".join(f"{name}={value}" for name, value in session.labels.items())),
                 text.one_line(session.release),
                 text.ago(session.started_at, at),
                 _lease(session),
@@ -65,12 +74,16 @@ def list_(options: StoreOptions, is_all: bool) -> None:
         click.get_current_context().exit(NO_WORKER)
 
 
-def acting(command: Any) -> Any:
-    """The argument and options of the commands that signal workers."""
+def chosen(command: Any) -> Any:
+    """The argument and options of the commands that are sent to workers."""
     for option in reversed(
         (
-            click.argument("names", nargs=-1, metavar="NAME..."),
-            click.option("--all", "is_all", is_flag=True, help="Every worker of this machine."),
+            click.argument("names", nargs=-1, metavar="[NAME...]"),
+            click.option("--all", "is_all", is_flag=True, help="Every live worker."),
+            click.option("--here", "is_here", is_flag=True, help="Every worker of this machine."),
+            click.option(
+                "--wait", default="15s", show_default=True, help="How long to wait for answers."
+            ),
             json_option,
             store_options,
         )
@@ -80,88 +93,156 @@ def acting(command: Any) -> Any:
 
 
 @workers.command()
-@click.option("--off", "is_off", is_flag=True, help="Claim again.")
-@acting
-def quiet(options: StoreOptions, names: tuple[str, ...], is_all: bool, is_off: bool) -> None:
+@click.option("--off", "is_off", is_flag=True, help="Claim again, like `resume`.")
+@chosen
+def quiet(options: StoreOptions, is_off: bool, **which: Any) -> None:
     """Stop workers from claiming; running jobs continue.
 
-    Acts on the whole `winch worker` of each named process, on this machine only. Exits with 69 if it
-    reached none.
+    Acts on the whole `winch worker` of each named process, on any machine, with its next heartbeat.
+    Exits with 69 if it reached none.
     """
-    number, done = (signal.SIGCONT, "claims again") if is_off else (signal.SIGUSR1, "quiet")
-    _signal(options, names, is_all, number, done, "resume worker" if is_off else "quiet worker")
+    if is_off:
+        _send(options, which, lambda area, names, **to: area.resume(*names, **to))
+    else:
+        _send(options, which, lambda area, names, **to: area.quiet(*names, **to))
 
 
 @workers.command()
-@acting
-def stop(options: StoreOptions, names: tuple[str, ...], is_all: bool) -> None:
+@chosen
+def resume(options: StoreOptions, **which: Any) -> None:
+    """Let quiet workers claim again."""
+    _send(options, which, lambda area, names, **to: area.resume(*names, **to))
+
+
+@workers.command()
+@click.option("--grace", help="How long running jobs may continue, like 30s.")
+@chosen
+def stop(options: StoreOptions, grace: str | None, **which: Any) -> None:
     """Stop workers: no new jobs; running jobs get their grace period.
 
-    Acts on the whole `winch worker` of each named process, on this machine only. Exits with 69 if it
-    reached none.
+    Acts on the whole `winch worker` of each named process, on any machine, with its next heartbeat.
+    Exits with 69 if it reached none.
     """
-    _signal(options, names, is_all, signal.SIGTERM, "asked to stop", "stop worker")
+    _send(options, which, lambda area, names, **to: area.stop(*names, grace=grace, **to), ends=True)
 
 
 @workers.command()
-@acting
-def stacks(options: StoreOptions, names: tuple[str, ...], is_all: bool) -> None:
-    """Make workers write their stacks and running jobs to the log.
+@click.option("--idlest", type=click.IntRange(1), help="So many workers that run the fewest jobs.")
+@click.option("--until-ended", help="Wait until they have ended, for so long at most, like 1h.")
+@chosen
+def drain(options: StoreOptions, idlest: int | None, until_ended: str | None, **which: Any) -> None:
+    """Stop workers when their running jobs have ended, however long these take.
 
-    Acts on the whole `winch worker` of each named process, on this machine only. Exits with 69 if it
-    reached none.
+    Acts on the whole `winch worker` of each named process. No job is interrupted. Exits with 69 if it
+    reached no worker, and with 1 if one still runs after --until-ended.
     """
-    _signal(options, names, is_all, signal.SIGUSR2, "writes its stacks to its log", "worker stacks")
+    longest = None if until_ended is None else parse_duration(until_ended, "--until-ended")
+    _send(
+        options,
+        which,
+        lambda area, names, **to: area.drain(*names, idlest=idlest, **to),
+        ends=True,
+        needs_names=idlest is None,
+        until_ended=longest,
+    )
 
 
-def _signal(
+@workers.command()
+@chosen
+def stacks(options: StoreOptions, **which: Any) -> None:
+    """Print the stacks and running jobs of worker processes.
+
+    Reads each named process, on any machine, with its next heartbeat. Exits with 69 if it reached none.
+    """
+    _send(options, which, lambda area, names, **to: area.stacks(*names, **to))
+
+
+@workers.command()
+@click.option("-c", "--concurrency", type=int, help="Jobs that each process runs at the same time.")
+@click.option("-Q", "--queues", help="Queues in strict order, by weight, or all, as of `winch worker`.")
+@chosen
+def configure(options: StoreOptions, concurrency: int | None, queues: str | None, **which: Any) -> None:
+    """Change the concurrency or the queues of workers while they run.
+
+    New processes with these settings replace the old ones, where running jobs end. The settings last
+    until the `winch worker` ends.
+    """
+    _send(
+        options,
+        which,
+        lambda area, names, **to: area.configure(*names, concurrency=concurrency, queues=queues, **to),
+    )
+
+
+def _send(
     options: StoreOptions,
-    names: tuple[str, ...],
-    is_all: bool,
-    number: signal.Signals,
-    done: str,
-    action: str,
+    which: dict[str, Any],
+    command: Callable[..., list[WorkerAnswer]],
+    *,
+    ends: bool = False,
+    needs_names: bool = True,
+    until_ended: timedelta | None = None,
 ) -> None:
-    if bool(names) == is_all:
-        raise click.UsageError("name the workers (winch workers list), or say --all")
-    reached: dict[int, list[str]] = {}
+    """Send a command and print the answers. `ends`: the end of the worker is what was wanted."""
+    names: tuple[str, ...] = which["names"]
+    is_all, is_here = which["is_all"], which["is_here"]
+    if (bool(names) + is_all + is_here) != needs_names:
+        hint = "name the workers (winch workers list), or pass --all or --here"
+        raise click.UsageError(hint if needs_names else "--idlest chooses the workers by itself")
     errors: list[str] = []
-    # Opened once: an app that is opened again cannot be configured any more.
+    answers: list[WorkerAnswer] = []
     with opened(options) as app:
-        live = {session.worker: session for session in app.workers.list() if is_live(session)}
-        if is_all:
+        live = [session for session in app.workers.list() if is_live(session)]
+        if is_all or is_here:
             here = socket.gethostname()
-            names = tuple(name for name, session in live.items() if session.host == here)
-        for name in names:
-            try:
-                if name not in live:
-                    raise ConfigError(f"no live worker named {name!r}{did_you_mean(name, live)}")
-                pid = supervisor_of(live[name])
-                if pid not in reached:  # several processes named, one worker
-                    send(pid, number)
-            except ConfigError as error:
-                errors.append(str(error))
-            else:
-                reached.setdefault(pid, []).append(name)
-        for pid, named in reached.items():
-            noted(app, action, ", ".join(named), pid=pid)
+            reached = [one for one in live if one.supervisor and (is_all or one.host == here)]
+            names = tuple(one.id for one in reached)
+        known = {name for session in live for name in (session.worker, session.id)}
+        unknown = [name for name in names if name not in known]
+        errors += [f"no live worker named {name!r}{did_you_mean(name, known)}" for name in unknown]
+        names = tuple(name for name in names if name in known)
+        try:
+            if names or not needs_names:
+                answers = command(app.workers, names, wait=which["wait"])
+        except ConfigError as error:
+            errors.append(str(error))
+        left = _await_ends(app, answers, until_ended)
     if options.as_json:
-        emit_json(
-            {
-                "workers": [
-                    {"pid": pid, "named": named, "done": done} for pid, named in reached.items()
-                ],
-                "errors": errors,
-            }
-        )
-    for pid, named in () if options.as_json else reached.items():
-        say(f"{text.one_line(', '.join(named))}  {done} (process {pid})")
+        emit_json({"answers": [msgspec.to_builtins(one) for one in answers], "errors": errors})
+    for one in answers:
+        if not options.as_json:
+            say(f"{text.one_line(', '.join(one.workers))}  {_shown(one)}")
     for problem in errors:
         complain(problem)
-    if not reached and is_all:
-        remark("winch: no live worker on this machine")
-    if not reached or errors:
-        click.get_current_context().exit(1 if reached else NO_WORKER)
+    if not answers and not errors:
+        remark("winch: no live worker" + (" on this machine" if is_here else ""))
+    good = {"done", "ended"} if ends else {"done"}
+    if not answers:
+        click.get_current_context().exit(NO_WORKER)
+    if errors or left or any(one.state not in good for one in answers):
+        click.get_current_context().exit(1)
+
+
+def _shown(answer: WorkerAnswer) -> str:
+    if answer.state == "pending":
+        return "no answer yet; the command stays in force for 10 minutes"
+    if answer.state == "ended":
+        return "has ended"
+    kept = "\n".join(text.one_line(line) for line in answer.text.splitlines())
+    return f"failed: {kept}" if answer.state == "failed" else kept
+
+
+def _await_ends(app: App, answers: list[WorkerAnswer], longest: timedelta | None) -> set[str]:
+    """Wait until these workers have ended; returns those that have not."""
+    names = {name for answer in answers for name in answer.workers}
+    if longest is None:
+        return set()
+    until = time.monotonic() + longest.total_seconds()
+    while True:
+        left = names & {session.worker for session in app.workers.list() if is_live(session)}
+        if not left or time.monotonic() >= until:
+            return left
+        time.sleep(min(ENDS_EVERY, max(until - time.monotonic(), 0.0)))
 
 
 def is_live(session: SessionInfo) -> bool:
@@ -190,6 +271,7 @@ def _data(session: SessionInfo) -> dict[str, object]:
         "tasks": list(session.tasks),
         "slots": session.slots,
         "running": session.running,
+        "labels": session.labels,
         "is_live": is_live(session),
         "started_at": session.started_at,
         "lease_until": session.lease_until,

@@ -16,16 +16,15 @@ from winch.cli.run import loop
 from winch.cli.run.worker import start_logging, worker_options
 from winch.cli.shared.load import load_app
 from winch.core.errors import ConfigError
+from winch.core.policy.labels import check_labels
 from winch.core.version import __version__
 from winch.engine.supervisor.child import Child, ignore_terminal_signals
 from winch.engine.supervisor.embedded import process_command
 from winch.engine.supervisor.messages import ENV, Link, from_env
-from winch.engine.supervisor.worker_options import settings_of
+from winch.engine.supervisor.worker_options import MOST_AT_ONCE, settings_of
 from winch.engine.worker.queue_order import parse_queues
 from winch.engine.worker.running.process import ProcessStore
 from winch.engine.worker.worker import WorkerConfig
-
-MOST_AT_ONCE = 1024
 
 
 @click.command(hidden=True)
@@ -37,6 +36,7 @@ def worker_child(
     config: str | None,
     queues: str,
     burst: bool,
+    labels: tuple[str, ...],
     verbose: int,
     **given: Any,
 ) -> None:
@@ -49,16 +49,23 @@ def worker_child(
     cli = {"url": url, "schema": schema, "app": app_spec, **settings_of(given)}
     app.configure(cli, config=config)
     app.ready()  # an unreachable store or an old schema sets the exit code before anything runs
-    code = loop.run(_run(app, queues, burst, app_spec, config))
+    code = loop.run(_run(app, queues, burst, labels, app_spec, config))
     logging.shutdown()
     sys.stdout.flush()
     # Not sys.exit: a handler that would not end may still hold a thread, and its claim is released.
     os._exit(code)
 
 
-async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_file: str | None) -> int:
+async def _run(
+    app: App,
+    queues: str,
+    burst: bool,
+    labels: tuple[str, ...],
+    app_spec: str | None,
+    config_file: str | None,
+) -> int:
     settings = app.settings
-    sock, board, announces = from_env()
+    sock, board, announces, supervisor = from_env()
     if settings.concurrency > MOST_AT_ONCE:
         raise ConfigError(f"concurrency must be at most {MOST_AT_ONCE}, got {settings.concurrency}")
     config = WorkerConfig(
@@ -77,6 +84,8 @@ async def _run(app: App, queues: str, burst: bool, app_spec: str | None, config_
         max_lifetime=None if settings.max_lifetime is None else settings.max_lifetime.total_seconds(),
         spool=app.spool,
         is_replaced=not burst,
+        supervisor=supervisor,
+        labels=check_labels(labels, "--label"),
     )
     child = Child(app.driver, app.runtime, settings, config, board, announces=announces)
     return await child.run(await Link.open(sock))

@@ -21,7 +21,13 @@ from winch.web.serve_process import ServeProcess, is_installed
     help="Queues in strict order (a,b), by weight (a:5,b:1), or all but some ('*,-slow').",
 )
 @click.option("-c", "--concurrency", type=int, help="Jobs that run at the same time.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8090,
+    show_default=True,
+    help="The port; 0 picks a free one.",
+)
 @click.option(
     "--dashboard/--no-dashboard", "with_dashboard", default=True, help="Also serve the dashboard."
 )

@@ -11,7 +11,13 @@ from winch.core.errors import ConfigError
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8090, show_default=True, help="0: any.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8090,
+    show_default=True,
+    help="The port; 0 picks a free one.",
+)
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
 @click.option("--auth", is_flag=True, help="Require a token on a loopback address, too.")
 @click.option(

@@ -56,6 +56,8 @@ def _option(name: str, flag: WorkerFlag) -> Any:
     given: dict[str, Any] = {"help": flag.help}
     if flag.kind is int:
         given["type"] = int if flag.most is None else click.IntRange(0, flag.most)
+    if flag.is_repeated:
+        given |= {"multiple": True, "metavar": "NAME=VALUE"}
     if flag.default is not None:
         given |= {"default": flag.default, "show_default": True}
     return click.option(*flag.names, name, **given)
@@ -158,9 +160,33 @@ def formatter() -> logging.Formatter:
             return SafeFormatter(LOG_FORMAT)
 
 
+class ShownOnce(logging.Filter):
+    """Leaves out a record that a handler of the application has written to the terminal already.
+
+    Django's default configuration has such a handler and passes its records on to the root logger."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None and logger.parent is not None:
+            if any(_writes(handler, record) for handler in logger.handlers):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return True
+
+
+def _writes(handler: logging.Handler, record: logging.LogRecord) -> bool:
+    return (
+        isinstance(handler, logging.StreamHandler)
+        and handler.stream in (sys.stderr, sys.stdout)
+        and record.levelno >= handler.level
+        and bool(handler.filter(record))
+    )
+
+
 def start_logging(verbose: int) -> None:
     """Logs go to stderr; data to stdout."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter())
+    handler.addFilter(ShownOnce())
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     logging.getLogger("winch").setLevel(logging.DEBUG if verbose else logging.INFO)

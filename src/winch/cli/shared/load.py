@@ -16,7 +16,7 @@ def load_app(spec: str | None, config: str | None = None) -> App:
     with what to do when it cannot be had."""
     spec = spec or load(config=config).settings.app
     if spec is None:
-        raise ConfigError("which app? Give -A module:app, set $WINCH_APP, or app in [tool.winch]")
+        raise ConfigError("no app given: pass -A module:app, set $WINCH_APP, or set app in [tool.winch]")
     module_name, colon, attribute = spec.partition(":")
     is_factory = attribute.endswith("()")
     attribute = attribute.removesuffix("()") if colon else "app"

@@ -84,7 +84,7 @@ def opened(
         if must_exist and app.driver.check_schema().current is None:
             raise SchemaMismatch(
                 f"there is no Winch store at {app.driver.describe()} (url from "
-                f"{app.loaded.origins['url']}); check --url, or make it with `winch migrate`"
+                f"{app.loaded.origins['url']}); check --url, or create it with `winch migrate`"
             )
         with acting(via="cli"):
             yield app

@@ -22,7 +22,7 @@ def may_go_on(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not is_interactive():
-        raise click.UsageError(f"{question} There is no terminal to ask; say --yes to go on")
+        raise click.UsageError(f"{question} There is no terminal to confirm it; pass --yes")
     if not click.confirm(question, err=True):
         click.echo("nothing was done", err=True)
         click.get_current_context().exit(1)

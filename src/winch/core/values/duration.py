@@ -52,7 +52,7 @@ def _parse_text(text: str, name: str) -> timedelta:
     try:
         return sum((float(n) * _UNITS[unit] for n, unit in parts), timedelta(0))
     except OverflowError:
-        raise ConfigError(f"{name} is longer than can be counted, got {text!r}") from None
+        raise ConfigError(f"{name} is too long, got {text!r}") from None
 
 
 _PER = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from winch.core.errors import ConfigError
 from winch.core.values.bounds import check_length
@@ -25,7 +25,10 @@ _JOB_ID = "%08x-%04x-7%03x-%s%s-%s"
 RUN = 100
 """So many ids that are drawn together have the same six bits behind the variant, which is a place out of
 64; the next so many have the next. A store that spreads jobs over 64 shards puts such a run into one."""
-_PLACES = b"".join(bytes([place | 0x80]) * RUN for place in range(64))
+PLACES = 64
+_PLACES = b"".join(bytes([place | 0x80]) * RUN for place in range(PLACES))
+# For how many seconds a place that took no job is not drawn.
+AVOIDED = 1.0
 
 
 def job_id(tick: int, random: bytes, place: int | None = None) -> str:
@@ -64,6 +67,11 @@ def job_ids(tick: int, random: bytes, place: int | None = None) -> list[str]:
     return ids
 
 
+def with_place(job_id: str, place: int) -> str:
+    """The id with another place: see `RUN`."""
+    return f"{job_id[:19]}{place & 0x3F | 0x80:02x}{job_id[21:]}"
+
+
 class JobIds:
     """Draws the ids of jobs, each greater than the one before it, so that jobs enqueued together keep
     their order. They take the places in turn, so that all places get the same share."""
@@ -73,6 +81,20 @@ class JobIds:
         self._entropy = entropy
         self._last_tick = 0
         self._next_place: int | None = None
+        self._unfit: frozenset[int] = frozenset()
+        self._unfit_until = 0.0
+
+    def avoid(self, unfit: Collection[int]) -> None:
+        """Draw no ids of these places for a moment: the store cannot take their jobs."""
+        self._unfit = frozenset(unfit)
+        self._unfit_until = self._time() + AVOIDED
+
+    def _fit(self, place: int) -> int:
+        """This place or the next one after it that is not avoided; this one if all are."""
+        if self._time() > self._unfit_until:
+            self._unfit = frozenset()
+        turns = (place + turn for turn in range(PLACES))
+        return next((one for one in turns if one % PLACES not in self._unfit), place)
 
     def draw(self) -> str:
         tick = int(self._time() * 4_096_000)
@@ -81,6 +103,8 @@ class JobIds:
         self._last_tick = tick
         random = self._entropy(8)
         place = random[0] if self._next_place is None else self._next_place
+        if self._unfit:
+            place = self._fit(place)
         self._next_place = place + 1
         return job_id(tick, random, place)
 
@@ -91,8 +115,21 @@ class JobIds:
         place = self._next_place
         if place is None:
             place = random[0] if random else 0
+        if self._unfit:
+            return self._draw_around(tick, random, place)
         self._next_place = place + -(-count // RUN)
         return job_ids(tick, random, place)
+
+    def _draw_around(self, tick: int, random: bytes, place: int) -> list[str]:
+        """As `draw_many`, each run in the next place that is not avoided."""
+        ids: list[str] = []
+        for start in range(0, len(random), 8 * RUN):
+            place = self._fit(place)
+            some = random[start : start + 8 * RUN]
+            ids += job_ids(tick + start // 8, some, place)
+            place += 1
+        self._next_place = place
+        return ids
 
 
 def random_id(random: bytes) -> str:

@@ -3,7 +3,7 @@ written differs, so a store gives its own readers of these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,11 +12,12 @@ import msgspec
 
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
-from winch.storage.params import Event, SessionInfo
+from winch.storage.params import Event, Pulse, SessionInfo
 
 Row = tuple[Any, ...]
 
 _history = msgspec.json.Decoder(tuple[Entry, ...])
+_commands = msgspec.json.Decoder(tuple[tuple[str, str], ...])
 _headers = msgspec.json.Decoder(dict[str, str])
 
 
@@ -28,6 +29,19 @@ def read_history(text: str | None) -> tuple[Entry, ...]:
         return _history.decode(text)
     except msgspec.DecodeError:
         return ()
+
+
+def read_pulses(sessions: Sequence[str], now: datetime, rows: Iterable[Row]) -> list[Pulse]:
+    """From rows of session, beats and commands as JSON; a session without a row is not live."""
+    found = {
+        session: (beats, () if commands is None else _commands.decode(commands))
+        for session, beats, commands in rows
+    }
+    return [
+        Pulse(session, session in found, beats, now, commands)
+        for session in sessions
+        for beats, commands in [found.get(session, (0, ()))]
+    ]
 
 
 def read_headers(text: str | None) -> dict[str, str]:
@@ -112,6 +126,8 @@ class RowReader:
             running=row[11],
             ended_at=self.maybe(row[12]),
             end_reason=row[13],
+            supervisor=row[14],
+            labels=read_headers(row[15]),
         )
 
     def event(self, row: Row) -> Event:

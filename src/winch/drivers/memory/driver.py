@@ -36,6 +36,7 @@ class MemoryDriver(ComposedDriver):
     """`memory://`: for tests and for embedded workers in one process."""
 
     name = "memory"
+    continues_limits: bool = True
     capabilities: Capabilities = Capabilities(
         is_durable=False,
         shares_processes=False,

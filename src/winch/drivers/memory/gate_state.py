@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from winch.core.gates.draw import Draw, Fair, draw, tenant_key
-from winch.core.gates.passes import Admission, Candidate, room
+from winch.core.gates.passes import Admission, Candidate, passes, room
 from winch.core.gates.scopes import braked, counted
 from winch.core.gates.uses import FIFO, GateSpec, GateUse, Look, gates_of, is_gated, queue_key
 from winch.core.job import JobRecord, fifo_order, from_micros, to_micros
@@ -181,6 +181,16 @@ class Gates:
         """Give the turn of its FIFO key to this job, which has no other gate."""
         (use,) = gates_of(job.options)
         self.permits[use.key, job.id] = Permit(None, 0)
+
+    def take_permit(self, job: JobRecord, limits: set[str], token: str, at: datetime) -> bool:
+        """Give permits to a job that has one gate, one of these limits, if there is room."""
+        uses = gates_of(job.options)
+        if len(uses) != 1 or uses[0].key not in limits or job.tenant is not None:
+            return False
+        if not passes(self.look(uses[0]), uses[0], job.id, job.attempt, to_micros(at))[0]:
+            return False
+        self.permits[uses[0].key, job.id] = Permit(token, uses[0].weight)
+        return True
 
     def _next(self, key: str, most: int) -> list[JobRecord]:
         waiting = self.waiting(key)

@@ -61,6 +61,7 @@ class State:
     keys: dict[str, int] = field(default_factory=dict)  # ready jobs' places in their queues
     archive: dict[str, JobRecord] = field(default_factory=dict)
     drop_at: dict[str, datetime] = field(default_factory=dict)
+    note_numbers: dict[str, tuple[str, int]] = field(default_factory=dict)  # job -> token and number
     sessions: dict[str, Session] = field(default_factory=dict)
     paused: dict[str, tuple[datetime, str | None]] = field(default_factory=dict)
     rules: dict[str, QueueRule] = field(default_factory=dict)

@@ -95,7 +95,7 @@ def prepare(path: Path) -> Path:
     except FileNotFoundError:
         _create(real)
     except OSError as error:
-        raise StorageError(f"{real} cannot be looked at: {error}") from error
+        raise StorageError(f"{real} cannot be inspected: {error}") from error
     else:
         _refuse_unsafe(real, found)
     return real

@@ -28,6 +28,7 @@ from winch.drivers.sqlite.connections.pool import Connections
 from winch.drivers.sqlite.connections.time_limit import TimeLimit
 from winch.drivers.sqlite.connections.writer import Writer, carry, wal_bytes
 from winch.drivers.sqlite.errors import is_full, spoils_connection, translated
+from winch.drivers.sqlite.fast.sending import SentToThread
 from winch.drivers.sqlite.statements import SQL, Ring
 from winch.drivers.sqlite.verbs.base import RING_WITHIN_MICROS
 from winch.drivers.sqlite.verbs.claim import ClaimVerbs
@@ -43,6 +44,7 @@ from winch.drivers.sqlite.verbs.upkeep import UpkeepVerbs
 from winch.drivers.sqlite.verbs.waits import WaitVerbs
 from winch.drivers.sqlite.wakeups.bell import BellSlots, ClaimingSqliteBell, Look, SqliteBell, Version
 from winch.storage.capabilities import Capabilities
+from winch.storage.fast import is_fast
 from winch.storage.forks import ProcessLock, forget_in_children
 from winch.storage.verbs import Sending, Unhurried, Verb
 
@@ -67,6 +69,7 @@ class SqliteDriver(ComposedDriver):
         self, path: str | Path, *, sync: str = "full", shared: bool = False, events: bool = False
     ) -> None:
         self._address = Address(Path.cwd() / path, sync, shared)
+        self._is_fast = is_fast()
         self._keeps_events = events
         enqueue = EnqueueVerbs()
         self._adopt(
@@ -106,6 +109,16 @@ class SqliteDriver(ComposedDriver):
         address = parse_url(url)
         return cls(address.path, sync=address.sync, shared=address.is_shared, events=events)
 
+    @property
+    def path(self) -> Path:
+        """The database file."""
+        return self._connections.path
+
+    @property
+    def fixed_in(self) -> str | None:
+        """The release of SQLite that can share a file with other programs; None: this one can."""
+        return facts.FIXED_IN if self._has_bug else None
+
     # -- runners -----------------------------------------------------------------------------------
 
     def run(self, verb: Verb[T]) -> T:
@@ -115,7 +128,9 @@ class SqliteDriver(ComposedDriver):
         return self._read(verb) if verb.is_read else self._writer.run(verb)
 
     def sending(self, verb: Verb[T]) -> Sending[T]:
-        return Unhurried(self.run, verb)
+        if not self._is_fast:
+            return Unhurried(self.run, verb)
+        return SentToThread(self.run, self._writer, self._connections, verb)
 
     async def arun(self, verb: Verb[T]) -> T:
         loop = asyncio.get_running_loop()

@@ -57,8 +57,8 @@ class SqliteLedger:
                 if "already exists" not in str(error):
                     raise
                 raise ConfigError(
-                    f"{self._connections.path} has a table of its own of that name ({error}); "
-                    "give Winch a file to itself"
+                    f"{self._connections.path} already has a table with that name ({error}); "
+                    "use a separate file for Winch"
                 ) from error
 
     def record(self, migration: Migration) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from winch.core.job import JobRecord
 
-Field = Literal["args", "result", "checkpoint", "steps"]
+Field = Literal["args", "result", "checkpoint", "steps", "secret"]
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -59,7 +59,7 @@ class Keyring:
                 got = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
                 raise ConfigError(f"key {name!r} must be {KEY_BYTES} bytes, got {got}")
         if current is None and len(keys) > 1:
-            raise ConfigError(f"say which key writes: current= one of {', '.join(keys)}")
+            raise ConfigError(f"choose the key that encrypts: current= one of {', '.join(keys)}")
         self.current: str = current if current is not None else next(iter(keys))
         if self.current not in keys:
             raise ConfigError(
@@ -115,8 +115,8 @@ class Keyring:
             return opened.decode()
         except (InvalidTag, ValueError) as error:
             raise InvalidPayload(
-                f"the encrypted {field} of job {job} cannot be opened with key {found.key!r}: damaged, "
-                "or taken from another place"
+                f"the encrypted {field} of job {job} cannot be opened with key {found.key!r}: "
+                "it is damaged, or it was copied from another job or field"
             ) from error
 
     def __repr__(self) -> str:

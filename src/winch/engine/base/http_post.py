@@ -110,13 +110,14 @@ async def resolve(where: PostTarget, lookup: LookUp = look_up) -> list[str]:
     return addresses
 
 
-def signed(body: bytes, message_id: str, secret: bytes | None) -> dict[str, str]:
-    """The headers of Standard Webhooks: id, moment and, with a secret, a signature over both and the
-    body."""
+def signed(body: bytes, message_id: str, *secrets: bytes | None) -> dict[str, str]:
+    """The headers of Standard Webhooks: id, moment and, for each secret, a signature over both and the
+    body. A receiver accepts the message by any one of them."""
     stamp = str(int(time.time()))
     headers = {"webhook-id": message_id, "webhook-timestamp": stamp}
-    if secret is not None:
-        headers["webhook-signature"] = signature(secret, message_id, stamp, body)
+    signatures = [signature(one, message_id, stamp, body) for one in secrets if one is not None]
+    if signatures:
+        headers["webhook-signature"] = " ".join(signatures)
     return headers
 
 
@@ -184,9 +185,9 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError as error:
-            raise ValueError(f"the head of the answer is longer than {MAX_HEAD} bytes") from error
+            raise ValueError(f"the headers of the reply are longer than {MAX_HEAD} bytes") from error
         except asyncio.IncompleteReadError as error:
-            raise ConnectionError("the connection ended before the answer did") from error
+            raise ConnectionError("the connection closed before the reply was complete") from error
         if not head.startswith(b"HTTP/1.1 1"):  # 100 Continue and its like come before the answer
             return head
 
@@ -195,7 +196,7 @@ def _read(head: bytes) -> Reply:
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
-        raise ValueError(f"the answer is no HTTP: {first[:80]!r}")
+        raise ValueError(f"the reply is not HTTP: {first[:80]!r}")
     named = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
     wait = named.get("retry-after", "")
     # As a date it would be by the other side's clock; the policy's own delay does as well.

@@ -17,7 +17,8 @@ from winch.core.values.search import BOOK, job_of, key_of, span_of
 from winch.engine.base.encryption import Keyring
 from winch.engine.base.operation import Operation
 from winch.storage.decide.schedules import RunKind, ScheduleRun, read_definition
-from winch.storage.params import Enqueued, KvFilter, KvRecord, NewJob
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.protocol import Driver
 
 SWEPT = 500

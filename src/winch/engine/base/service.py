@@ -49,7 +49,7 @@ class Backoff:
         self.failures += 1
         self._is_unasked = False
         if self.failures == 1:
-            log.warning("%s: the store is out of reach, trying again: %s", self._what, error)
+            log.warning("%s: the store is unreachable, trying again: %s", self._what, error)
         return doubled(FIRST_PAUSE, self.failures, self._longest) * random.uniform(0.5, 1.0)  # noqa: S311  # jitter, not a secret
 
     def worked(self) -> None:

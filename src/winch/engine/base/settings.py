@@ -22,6 +22,7 @@ import msgspec
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.job import HISTORY_LIMIT, MAX_CRASHES, POISON_WINDOW, UNDO_LIVES, SuspectRule
 from winch.core.policy.alerting import AlertRules, parse_rules
+from winch.core.policy.schedule import deadline_of
 from winch.core.values.bounds import MAX_INT, parse_int
 from winch.core.values.duration import parse_duration
 from winch.core.values.ip_address import parse_networks
@@ -77,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kill_after: timedelta = timedelta(seconds=10)
     crash_limit: int = MAX_CRASHES
     crash_window: timedelta = POISON_WINDOW
+    misfire_deadline: timedelta | None = None
     max_jobs: int | None = None
     max_memory: int | None = None
     max_lifetime: timedelta | None = None
@@ -187,8 +189,8 @@ def _refuse_unknown(env: Mapping[str, str]) -> None:
             ends = [one.removeprefix("WINCH_") for one in known]
             hint = did_you_mean(name.removeprefix("WINCH_"), ends).replace("'", "'WINCH_", 1)
             raise ConfigError(
-                f"the environment variable {name} is no setting of Winch{hint}; "
-                "unset it, or see docs/configuration.md for those there are"
+                f"the environment variable {name} is not a setting of Winch{hint}; "
+                "unset it, or see docs/configuration.md for the list"
             )
 
 
@@ -275,6 +277,7 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "kill_after": parse_duration,
     "crash_limit": _number,
     "crash_window": parse_duration,
+    "misfire_deadline": deadline_of,
     "max_jobs": _number,
     "max_memory": parse_size,
     "max_lifetime": parse_duration,

@@ -29,7 +29,7 @@ from winch.core.values.redact import mask, mask_text
 from winch.engine.base.log import log
 from winch.engine.base.operation import Operation
 from winch.engine.client.twins import blocking, twin
-from winch.storage.params import KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
 
 if TYPE_CHECKING:
     from winch.engine.client.client import Client

@@ -19,7 +19,8 @@ import msgspec
 from winch.core.errors import ConfigError, QueueFull, StorageError
 from winch.core.policy.queue_settings import OnFull, QueueSettings
 from winch.engine.base.operation import Blocking, Operation, Sleep
-from winch.storage.params import Depth, KvFilter, KvRecord, NewJob
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import Depth, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
 

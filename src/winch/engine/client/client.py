@@ -74,7 +74,9 @@ class Client:
         self._direct: Driver | None = None
         self.surroundings: Surroundings = surroundings
         self.ids: JobIds = JobIds(surroundings.clock.time, surroundings.entropy)
-        self.writer: JobWriter = JobWriter(driver, self._unchecked, spool, runtime, surroundings.clock)
+        self.writer: JobWriter = JobWriter(
+            driver, self._unchecked, spool, runtime, surroundings.clock, lambda: self.ids
+        )
 
     def use(self, surroundings: Surroundings) -> None:
         """Take time, randomness and waits from here; tests bring others for a while."""
@@ -111,7 +113,7 @@ class Client:
             or self.surroundings.clock.monotonic() >= self.writer.admission.open_until
         ):
             return self.surroundings.run(self._unchecked()[0], self._enqueue_one(bound))
-        jobs = [bound.new_job(self.ids.draw())]
+        jobs = [bound.lone_job(self.ids.draw())]
         try:
             answers = driver.run(driver.enqueue(jobs))
         except StorageUnavailable as error:
@@ -153,7 +155,7 @@ class Client:
     def _enqueue_one(self, bound: Bound[R]) -> Operation[Job[R]]:
         if bound.task.options.enqueue_rate is not None:
             yield from self._accepted([bound], bound.options.conn)
-        new = bound.new_job(self.ids.draw())
+        new = bound.lone_job(self.ids.draw())
         [answer] = yield from self.writer.store([new], bound.options.conn)
         return self.handle_of(answer)
 
@@ -401,7 +403,7 @@ def _iterable(calls: Iterable[T]) -> Iterable[T]:
 
 def new_jobs(chunk: Sequence[Bound[Any]], ids: Sequence[str]) -> list[NewJob]:
     """The jobs to store for these calls."""
-    return [bound.new_job(drawn) for bound, drawn in zip(chunk, ids, strict=True)]
+    return [bound.lone_job(drawn) for bound, drawn in zip(chunk, ids, strict=True)]
 
 
 def _chunks(items: Iterable[T], size: int, first: int | None = None) -> Iterator[list[T]]:

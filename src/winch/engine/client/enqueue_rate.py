@@ -19,7 +19,7 @@ from winch.core.gates.uses import GateUse, Look
 from winch.core.policy.limits import name_of, value_text
 from winch.core.values.duration import format_duration
 from winch.engine.base.operation import Blocking, Operation
-from winch.storage.params import KvRecord
+from winch.storage.kv_records import KvRecord
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -16,7 +16,7 @@ from winch.core.errors import StorageUnavailable
 from winch.engine.base import operation
 from winch.engine.client.client import CHUNK, Client, new_jobs
 from winch.engine.client.job import Job
-from winch.engine.client.writer import raise_duplicate
+from winch.engine.client.writer import as_stored, raise_duplicate
 from winch.engine.tasks.task import Bound
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Sending
@@ -44,7 +44,7 @@ class FastClient(Client):
         run, conn = self.surroundings.arun, bound.options.conn
         if bound.task.options.enqueue_rate is not None:
             await run(self._unchecked()[0], self._accepted([bound], conn))
-        new = bound.new_job(self.ids.draw())
+        new = bound.lone_job(self.ids.draw())
         if conn is not None or new.is_given_id or new.unique_key is not None:
             # On the caller's own connection, or to be refused or answered as a call of its own.
             [answer] = await run(self._unchecked()[0], self.writer.store([new], conn))
@@ -55,7 +55,7 @@ class FastClient(Client):
         except BaseException as error:
             self.writer.call_stored_hooks(prepared, error)
             raise
-        self.writer.call_stored_hooks(prepared, None)
+        self.writer.call_stored_hooks(as_stored(prepared, [answer]), None)
         return self.handle_of(answer)
 
     async def _coalesce_if_room(self, prepared: Sequence[NewJob]) -> Enqueued:

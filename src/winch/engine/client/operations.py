@@ -25,7 +25,7 @@ from winch.engine.base.encryption import Keyring, unseal
 from winch.engine.base.operation import OnConnection, Operation, Sleep
 from winch.engine.base.step_pages import whole_history
 from winch.engine.client.audit import actor, noted
-from winch.engine.client.why import explain
+from winch.engine.client.why import why as explained
 from winch.engine.tasks.options import with_from_step
 from winch.storage.params import Acted
 from winch.storage.protocol import Driver
@@ -94,10 +94,10 @@ def result_of(record: JobRecord, keys: Keyring | None) -> Any:
 
 
 def why(driver: Driver, job_id: str) -> Operation[str]:
-    facts = yield driver.explain(_known(job_id))
-    if facts is None:
+    text = yield from explained(driver, _known(job_id))
+    if text is None:
         raise JobNotFound(job_id)
-    return explain(facts)
+    return text
 
 
 # -- acting ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import msgspec
@@ -9,19 +10,51 @@ import msgspec
 from winch.core.lifecycle import JobState
 from winch.core.values.duration import format_duration
 from winch.core.values.redact import mask_text
+from winch.engine.base.operation import Operation
+from winch.engine.client.needs import unmet
 from winch.storage.params import MOST_AHEAD, Facts, GateInfo
+from winch.storage.protocol import Driver
 
 OTHERS = "other jobs"
+# A job that was claimed so lately may wait in its worker. Then it starts, or the worker gives it back:
+# HOARD_LIMIT and WATCH_EVERY of the worker.
+STARTS_WITHIN = timedelta(milliseconds=150)
 
 
-def explain(facts: Facts, *, names_others: bool = True) -> str:
-    """One or two sentences with names and numbers; secrets in errors and reasons are masked.
+def why(driver: Driver, job_id: str, *, names_others: bool = True) -> Operation[str | None]:
+    """Why the job is where it is; None where the store does not have it.
 
-    Without `names_others` they hold neither the id nor the number of other jobs.
-    """
+    Without `names_others` the text holds neither the id nor the number of other jobs."""
+    facts = yield driver.explain(job_id)
+    if facts is None:
+        return None
+    missing = None
+    if facts.job.state is JobState.READY and facts.serving and not facts.knowing:
+        missing = yield from unmet(driver, facts)
     if not names_others:
-        facts = _without_others(facts)
-    text = _explain(facts)
+        return explain(_without_others(facts), missing=missing)
+    return explain(facts, (yield from _workers(driver, facts.gate)), missing)
+
+
+def _workers(driver: Driver, gate: GateInfo | None) -> Operation[Mapping[str, str]]:
+    """The jobs that hold permits of the gate, and the workers that run them."""
+    if gate is None or not gate.holders:
+        return {}
+    jobs = [job for job in (yield driver.get(gate.holders)) if job is not None and job.session]
+    if not jobs:
+        return {}
+    names = {session.id: session.worker for session in (yield driver.sessions())}
+    return {job.id: names[job.session] for job in jobs if job.session in names}
+
+
+def explain(facts: Facts, workers: Mapping[str, str] | None = None, missing: str | None = None) -> str:
+    """One or two sentences with names and numbers; secrets in errors and reasons are masked. `workers`
+    are the names of those that run the holders of the gate, by job. `missing` names the labels that no
+    worker has."""
+    if missing is not None and not facts.is_paused:
+        text = f"{missing}{_suspicion(facts)}"
+    else:
+        text = _explain(facts, workers or {})
     if facts.key_holder is not None:
         text += (
             f" Its unique key {facts.job.unique_key!r} is held by {_job(facts.key_holder)} now, so it "
@@ -48,7 +81,17 @@ def _job(holder: str) -> str:
     return "another job" if holder == OTHERS else f"job {holder}"
 
 
-def _explain(facts: Facts) -> str:
+def _holders(gate: GateInfo, workers: Mapping[str, str]) -> str:
+    """The jobs that hold permits of a limit, each with its worker; at most so many are named."""
+    more = " and others" if gate.used > len(gate.holders) else ""
+    return ", ".join(_held_by(holder, workers) for holder in gate.holders) + more
+
+
+def _held_by(holder: str, workers: Mapping[str, str]) -> str:
+    return f"{holder} on worker {workers[holder]}" if holder in workers else holder
+
+
+def _explain(facts: Facts, workers: Mapping[str, str]) -> str:
     job = facts.job
     match job.state:
         case JobState.SCHEDULED:
@@ -61,11 +104,11 @@ def _explain(facts: Facts) -> str:
             due = f"the next one is due {_moment(facts)}"
             return f"Attempt {job.attempt} failed{cause}; {due}.{_obstacles(facts)}"
         case JobState.READY:
-            return f"{_ready(facts)}{_suspicion(facts)}"
+            return f"{_ready(facts, workers)}{_suspicion(facts)}"
         case JobState.RUNNING:
             return _running(facts)
         case JobState.BLOCKED:
-            return f"{_blocked(facts)}{_obstacles(facts)}"
+            return f"{_blocked(facts, workers)}{_obstacles(facts)}"
         case JobState.COMPLETED:
             return _completed(facts)
         case JobState.CANCELLED:
@@ -86,12 +129,12 @@ def _error(facts: Facts) -> str:
     return f"{error.name}: {_short(error.message)}" if error else "no error"
 
 
-def _ready(facts: Facts) -> str:
+def _ready(facts: Facts, workers: Mapping[str, str]) -> str:
     if facts.is_paused:
         return f"Its queue {facts.job.queue!r} is paused{_because(facts.pause_reason)}."
     if not facts.serving:
         queue = facts.job.queue
-        return f"No worker serves its queue {queue!r}. Start one: winch worker -Q {queue}"
+        return f"No worker serves its queue {queue!r}. Start one: winch worker -A module:app -Q {queue}"
     if not facts.knowing:
         return (
             f"No worker has its task {facts.job.task!r}: {facts.serving} "
@@ -99,7 +142,7 @@ def _ready(facts: Facts) -> str:
             "Deploy workers that know the task; the job waits and loses nothing."
         )
     if facts.gate is not None:
-        return _full(facts, facts.gate)
+        return _full(facts, facts.gate, workers)
     if facts.ahead < 0:
         return (
             f"It is ready and waits for a free slot; other jobs of queue {facts.job.queue!r} go first."
@@ -117,19 +160,18 @@ def _ready(facts: Facts) -> str:
     return "It is ready and next in its queue; a worker takes it as soon as a slot is free."
 
 
-def _full(facts: Facts, gate: GateInfo) -> str:
+def _full(facts: Facts, gate: GateInfo, workers: Mapping[str, str]) -> str:
     queue = facts.job.queue
     if gate.used < 0:
         return f"It is ready; its queue {queue!r} runs {gate.n:,} at once, and so many run."
-    more = " and others" if gate.used > len(gate.holders) else ""
     first = f" {_ahead(facts)} of its jobs go first." if facts.ahead > 0 else ""
     return (
         f"It is ready and waits for its queue {queue!r} (limit {gate.key!r}): {gate.used:,} of "
-        f"{gate.n:,} run, held by {', '.join(gate.holders)}{more}.{first}"
+        f"{gate.n:,} run, held by {_holders(gate, workers)}.{first}"
     )
 
 
-def _blocked(facts: Facts) -> str:
+def _blocked(facts: Facts, workers: Mapping[str, str]) -> str:
     gate = facts.gate
     if gate is None:
         return f"It is blocked: {facts.job.reason or 'its gate is closed'}."
@@ -138,15 +180,13 @@ def _blocked(facts: Facts) -> str:
         ahead = " Others wait before it."
     elif gate.ahead:
         ahead = f" {gate.ahead:,} {'waits' if gate.ahead == 1 else 'wait'} before it."
-    holders = ", ".join(gate.holders)
     match gate.kind:
         case "limit":
             if gate.used < 0:
                 return f"It is blocked by the limit {gate.key!r} of {gate.n:,}.{ahead}"
-            more = " and others" if gate.used > len(gate.holders) else ""
             return (
                 f"It is blocked by the limit {gate.key!r}: {gate.used:,} of {gate.n:,} run, held by "
-                f"{holders or 'no live job'}{more}.{ahead}"
+                f"{_holders(gate, workers) or 'no live job'}.{ahead}"
             )
         case "rate":
             per = f" per {format_duration(gate.per)}" if gate.per else ""
@@ -157,7 +197,7 @@ def _blocked(facts: Facts) -> str:
         case "fifo":
             return (
                 f"It is blocked by its FIFO key {gate.key.removeprefix('fifo:')!r}: "
-                f"{_job(holders or 'of another worker')} goes first and is not final.{ahead}"
+                f"{_goes_first(gate, workers)}{ahead}"
             )
         case _:
             because = f": {gate.reason}" if gate.reason else ""
@@ -165,6 +205,14 @@ def _blocked(facts: Facts) -> str:
                 f"It is held with its scope {gate.key.removeprefix('scope:')!r}, which opens "
                 f"{_opens(facts)}{because}.{_trips(gate)} It loses no attempt.{ahead}"
             )
+
+
+def _goes_first(gate: GateInfo, workers: Mapping[str, str]) -> str:
+    if not gate.holders:
+        return "another job goes first and is not final."
+    (holder,) = gate.holders
+    where = f"; it runs on worker {workers[holder]}" if holder in workers else ""
+    return f"{_job(holder)} goes first and is not final{where}."
 
 
 def _trips(gate: GateInfo) -> str:
@@ -196,6 +244,12 @@ def _running(facts: Facts) -> str:
     left = session.lease_until - facts.now
     if session.ended_at is not None or left < timedelta(0):
         return f"Its worker {session.worker} is gone; the job is rescued at the next sweep.{asked}"
+    if since < STARTS_WITHIN:
+        return (
+            f"It was claimed {_ago(max(since, timedelta(0)))} ago by worker {session.worker} and may "
+            f"not have started: it starts, or goes back to its queue, within {_ago(STARTS_WITHIN)} of "
+            f"the claim.{asked}"
+        )
     return (
         f"It is running: attempt {job.attempt} on worker {session.worker} for {_ago(since)}; "
         f"the lease lasts {_ago(left)} more.{asked}"

@@ -1,12 +1,13 @@
 """From new jobs to stored ones: hooks, encryption, admission, retries, the spool, the search index.
 
 store     hooks -> seal -> admission -> send           one enqueue, on its own connection or a caller's
-send      store, and try again with the same ids while the store is out of reach; then the spool
+send      store, and try again with the same ids while the store is out of reach; then the spool.
+          Where only the place of a drawn id is out of reach, with another id
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -21,7 +22,9 @@ from winch.core.errors import (
 )
 from winch.core.policy.unique import Duplicate
 from winch.core.values.clock import Clock
+from winch.core.values.ids import PLACES, JobIds
 from winch.engine.base import search_index
+from winch.engine.base.encryption import seal, unseal
 from winch.engine.base.log import log
 from winch.engine.base.operation import Blocking, OnConnection, Operation, Sleep
 from winch.engine.client.backpressure import QueueAdmission
@@ -29,13 +32,17 @@ from winch.engine.client.spool import Spool
 from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.tasks.transaction import Statements
-from winch.storage.params import Enqueued, KvRecord, NewJob
+from winch.storage.kv_records import KvRecord
+from winch.storage.params import Enqueued, NewJob
+from winch.storage.placing import NotPlaced
 from winch.storage.protocol import Driver
 
 T = TypeVar("T")
 
 # Store down at enqueue: about two seconds of trying, then the caller decides.
 ENQUEUE_PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
+# So many times jobs get ids of other places before the next pause.
+REDRAWS = 8
 
 
 class JobWriter:
@@ -48,8 +55,10 @@ class JobWriter:
         spool: Callable[[], Spool | None],
         runtime: Runtime,
         clock: Clock,
+        ids: Callable[[], JobIds],
     ) -> None:
         self._driver = driver
+        self._ids = ids
         self._unchecked = unchecked
         self._spool = spool
         self._runtime = runtime
@@ -64,10 +73,20 @@ class JobWriter:
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         """Store the jobs, trying again with the same ids while the store is out of reach."""
         jobs = self.prepared(jobs)
-        return (yield from self.with_hooks(jobs, self._admit_and_send(jobs, conn)))
+        return (
+            yield from self.with_hooks(
+                jobs, self._admit_and_send(jobs, conn), lambda answers: as_stored(jobs, answers)
+            )
+        )
 
-    def with_hooks(self, jobs: Sequence[NewJob], storing: Operation[T]) -> Operation[T]:
-        """Store `prepared` jobs by `storing`, then call the hooks with the result."""
+    def with_hooks(
+        self,
+        jobs: Sequence[NewJob],
+        storing: Operation[T],
+        stored: Callable[[T], Sequence[NewJob]] | None = None,
+    ) -> Operation[T]:
+        """Store `prepared` jobs by `storing`, then call the hooks with the result. `stored`: the jobs as
+        the answer has them, where that may differ."""
         if not self._runtime.middleware:
             return (yield from storing)
         try:
@@ -75,7 +94,7 @@ class JobWriter:
         except BaseException as error:
             self.call_stored_hooks(jobs, error)
             raise
-        self.call_stored_hooks(jobs, None)
+        self.call_stored_hooks(jobs if stored is None else stored(answer), None)
         return answer
 
     def call_stored_hooks(self, jobs: Sequence[NewJob], error: BaseException | None) -> None:
@@ -135,9 +154,15 @@ class JobWriter:
     def send(
         self, jobs: Sequence[NewJob], failed: StorageUnavailable | None = None
     ) -> Operation[list[Enqueued]]:
-        """Store the jobs; `failed`: how the first try has ended."""
+        """Store the jobs; `failed`: how the first try has ended. An answer has the id that its job is
+        stored under: another one, where the store could not take the job under the first."""
+        stored: dict[int, Enqueued] = {}
         is_uncertain = False
-        for pause in (*ENQUEUE_PAUSES, None):
+        pauses = [*ENQUEUE_PAUSES]
+        redraws = REDRAWS
+        while True:
+            left = [index for index in range(len(jobs)) if index not in stored]
+            some = [jobs[index] for index in left] if stored else jobs
             try:
                 if failed is not None:
                     first, failed = failed, None
@@ -145,29 +170,66 @@ class JobWriter:
                 driver, is_checked = self._unchecked()
                 if not is_checked:
                     yield Blocking(self._driver)
-                yield from self._forward_members(driver, jobs)
-                yield from self.index(jobs)
-                answers: list[Enqueued] = yield driver.enqueue(jobs, is_repeat=is_uncertain)
+                yield from self._forward_members(driver, some)
+                yield from self.index(some)
+                answers: list[Enqueued] = yield driver.enqueue(some, is_repeat=is_uncertain)
             except StorageUnavailable as error:
-                is_uncertain = is_uncertain or error.maybe_applied
-                if pause is not None:
-                    yield Sleep(pause)
+                if isinstance(error, NotPlaced):
+                    stored |= {
+                        index: answer
+                        for index, answer in zip(left, error.answers, strict=True)
+                        if answer is not None
+                    }
+                    jobs = self._redrawn(jobs, stored, error.unfit)
+                    redraws -= 1
+                    if redraws and len(error.unfit) < PLACES:
+                        continue
+                else:
+                    is_uncertain = is_uncertain or error.maybe_applied
+                if pauses:
+                    redraws = REDRAWS
+                    yield Sleep(pauses.pop(0))
                     continue
                 if (spool := self._spool()) is not None:
-                    return (yield from self._spooled(spool, jobs, error))
-                if is_uncertain:
+                    left = [index for index in left if index not in stored]
+                    kept = yield from self._spooled(spool, [jobs[index] for index in left], error)
+                    stored |= zip(left, kept, strict=True)
+                    return [stored[index] for index in range(len(jobs))]
+                if is_uncertain or stored:
                     raise EnqueueUncertain(
                         "the store went away while the jobs were being stored; they may or may not "
                         "be there. Enqueue again with the same id to be sure of exactly one",
                         [job.id for job in jobs],
                     ) from error
                 raise
-            else:
-                raise_duplicate(jobs, answers)
-                yield from self._index_replaced(jobs, answers)
-                yield from self._forward_own(driver)
-                return answers
-        raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
+            except EnqueueUncertain as error:
+                if stored:
+                    raise EnqueueUncertain(str(error), [job.id for job in jobs]) from error
+                raise
+            if stored:
+                stored |= zip(left, answers, strict=True)
+                answers = [stored[index] for index in range(len(jobs))]
+            raise_duplicate(jobs, answers)
+            yield from self._index_replaced(jobs, answers)
+            yield from self._forward_own(driver)
+            return answers
+
+    def _redrawn(
+        self, jobs: Sequence[NewJob], stored: Container[int], unfit: Collection[int]
+    ) -> list[NewJob]:
+        """The jobs with other ids for those that are not stored. Winch has drawn all of these."""
+        ids = self._ids()
+        ids.avoid(unfit)
+        keys = self._runtime.keys()
+        found = list(jobs)
+        places = [index for index in range(len(jobs)) if index not in stored]
+        for index, drawn in zip(places, ids.draw_many(len(places)), strict=True):
+            job = jobs[index]
+            # What is encrypted is bound to the id of its job.
+            opened = unseal(keys, job.args, job=job.id, task=job.task, field="args")
+            args = seal(keys, opened, job=drawn, task=job.task, field="args")
+            found[index] = msgspec.structs.replace(job, id=drawn, args=args)
+        return found
 
     def _spooled(
         self, spool: Spool, jobs: Sequence[NewJob], error: StorageUnavailable
@@ -247,7 +309,19 @@ class JobWriter:
         if events.wants("enqueued"):
             for job, answer in zip(jobs, answers, strict=True):
                 if not answer.is_duplicate:
-                    events.tell(JobEvent(kind="enqueued", job_id=job.id, task=job.task, queue=job.queue))
+                    events.tell(
+                        JobEvent(kind="enqueued", job_id=answer.id, task=job.task, queue=job.queue)
+                    )
+
+
+def as_stored(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> Sequence[NewJob]:
+    """The jobs with the ids that they are stored under."""
+    if all(job.id == answer.id for job, answer in zip(jobs, answers, strict=True)):
+        return jobs
+    return [
+        job if job.id == answer.id else msgspec.structs.replace(job, id=answer.id)
+        for job, answer in zip(jobs, answers, strict=True)
+    ]
 
 
 def raise_duplicate(jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:

@@ -396,7 +396,7 @@ def batch_of(ctx: Context) -> Batch:
     """
     headers = ctx.headers
     if BATCH_HEADER not in headers:
-        raise ConfigError(f"job {ctx.job_id} is no member of a batch")
+        raise ConfigError(f"job {ctx.job_id} is not a member of a batch")
     made = Batch("")
     made.id = headers[FLOW_HEADER]
     made._claim = ctx.claim_ref

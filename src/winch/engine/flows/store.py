@@ -15,7 +15,8 @@ from winch.core.job import keep_awaited
 from winch.engine.base.operation import OnConnection, Operation, Sleep
 from winch.engine.tasks.task import Bound
 from winch.storage.decide.waits import AWAITED_HEADER
-from winch.storage.params import ClaimRef, Enqueued, KvRecord, NewJob, Wait
+from winch.storage.kv_records import KvRecord
+from winch.storage.params import ClaimRef, Enqueued, NewJob, Wait
 
 if TYPE_CHECKING:
     from winch.engine.client.client import Client
@@ -106,7 +107,7 @@ def store_members(
 
 def _unless_lost(answers: list[Enqueued] | None) -> list[Enqueued]:
     if answers is None:
-        raise LostClaim("this attempt's claim is lost; it cannot add members any more")
+        raise LostClaim("this attempt lost its claim and cannot add members")
     return answers
 
 

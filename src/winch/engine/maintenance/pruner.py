@@ -61,5 +61,5 @@ class Pruner(Service):
         if trimmed < BATCH:
             self._trim_at = time.monotonic() + TRIM_EVERY
         if trimmed:
-            log.info("deleted %d dead jobs: their tasks keep no more than so many", trimmed)
+            log.info("deleted %d dead jobs: their tasks limit how many are kept", trimmed)
         return trimmed

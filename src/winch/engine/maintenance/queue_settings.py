@@ -8,7 +8,7 @@ from winch.core.policy.queue_settings import QueueSettings
 from winch.engine.base.log import log
 from winch.engine.base.service import Service
 from winch.engine.client.backpressure import BOOK, PAUSED, UNTIL, read_settings
-from winch.storage.params import KvFilter
+from winch.storage.kv_records import KvFilter
 from winch.storage.protocol import Driver
 
 EVERY = 1.0

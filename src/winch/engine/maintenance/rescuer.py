@@ -50,7 +50,7 @@ class Rescuer(Service):
         rescued = await self._driver.arun(self._driver.rescue(limit=BATCH, as_of=proven_at))
         for job in rescued:
             log.warning(
-                "rescued job %s: its worker's session %s ended without it; it is %s now",
+                "rescued job %s: the session %s of its worker has ended; the job is %s now",
                 job.id,
                 job.session,
                 job.to,

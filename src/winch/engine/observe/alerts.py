@@ -33,7 +33,8 @@ from winch.engine.observe import throughput, webhook
 from winch.engine.observe.store_numbers import dead_letters, oldest_snapshot
 from winch.engine.observe.throughput import MINUTE, Series
 from winch.engine.tasks.schedules import Schedule, schedule_of
-from winch.storage.params import KvFilter, KvRecord, QueueInfo
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import QueueInfo
 from winch.storage.protocol import Driver
 
 BOOK = "alert"

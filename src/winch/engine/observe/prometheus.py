@@ -14,7 +14,7 @@ import msgspec
 from winch.core.version import __version__
 from winch.engine.base.operation import Operation
 from winch.engine.observe.throughput import BOUNDS, MINUTE, OTHER, Rates, TaskRate
-from winch.storage.params import KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
 Sample = tuple[dict[str, str], float]

@@ -19,7 +19,7 @@ from winch.core.gates.uses import tenant_of
 from winch.core.job import Claim, JobRecord, from_micros, to_micros
 from winch.engine.base.operation import Operation
 from winch.engine.base.service import Service
-from winch.storage.params import KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
 FLUSH_EVERY = 5.0

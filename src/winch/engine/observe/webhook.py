@@ -30,7 +30,7 @@ def target(url: str, allowed: Sequence[Network] = ()) -> PostTarget:
     if parts.username is not None or parts.password is not None:
         raise ConfigError("the webhook's URL must not hold a user or password; use a secret to sign")
     if port == 0 or not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError("the webhook's URL has a port or a character that cannot be")
+        raise ConfigError("the webhook's URL has an invalid port or character")
     is_encrypted = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     usual = 443 if is_encrypted else 80

@@ -31,6 +31,8 @@ class WorkerMetrics:
     missed: Mapping[str, int] = field(default_factory=dict)
     """Missed windows by schedule."""
     running: Callable[[], Iterable[int]] = lambda: ()
+    # Jobs that have started and are not known to the store as ended, wherever they run.
+    held: Callable[[], int] = lambda: 0
     """How many jobs run in each child that has begun a session."""
 
     def is_turning(self) -> bool:

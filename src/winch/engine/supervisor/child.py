@@ -25,10 +25,12 @@ from winch.engine.supervisor.messages import (
     Retiring,
     SessionBegan,
     SessionLost,
+    Stacks,
 )
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.announce import announce
 from winch.engine.worker.running.process import EX_IMPORT, IsolationFailed
+from winch.engine.worker.stacks import stacks_text
 from winch.engine.worker.started_jobs import StartedJobs
 from winch.engine.worker.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver
@@ -83,6 +85,7 @@ class Child:
                 settings.poll.total_seconds(),
                 settings.grace.total_seconds(),
                 settings.crash_rule,
+                settings.misfire_deadline,
             )
         )
         self._started.pulse()
@@ -140,6 +143,8 @@ class Child:
         if why is not None and not self._asked.is_set():
             self._link.send(Retiring(why))
             grace = self.worker.time_needed(grace)
+        elif self._asked.is_set():
+            grace = self._end_by - time.monotonic()  # longer than usual where the request is a drain
         return await self.worker.drain(max(min(grace, self._end_by - time.monotonic()), 0.0))
 
     async def _listen(self) -> None:
@@ -158,8 +163,10 @@ class Child:
                     )
                 case LeaseOver():
                     self.worker.lease_over()
-                case DumpStacks():
+                case DumpStacks(number=None):
                     self._dump()
+                case DumpStacks(number=int(number)):
+                    self._link.send(Stacks(number, stacks_text(self.worker.attempts)))
                 case _:
                     log.error("unexpected message from the supervisor: %r", message)
         # This session gets no more beats: end well within what is left of its lease.

@@ -70,12 +70,12 @@ class ChildProcess:
 
 
 async def start_child(
-    command: Sequence[str], number: int, slots: int, *, announces: int
+    command: Sequence[str], number: int, slots: int, *, announces: int, supervisor: str
 ) -> ChildProcess:
     """Start a child; raises OSError. One that `announces` logs what the whole worker serves."""
     ours, theirs = socket.socketpair()
     started = StartedJobs.create(slots)
-    env = {**os.environ, **child_env(theirs, started, announces)}
+    env = {**os.environ, **child_env(theirs, started, announces, supervisor)}
     process = await asyncio.create_subprocess_exec(
         *command, env=env, pass_fds=(theirs.fileno(), started.fd)
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from winch.core.errors import ConfigError, StorageError
+from winch.core.policy.labels import check_labels
 from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.loops import Loops, threads_watched
@@ -27,11 +29,13 @@ from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.ticker import Ticker
+from winch.engine.supervisor.commands import WorkerCommands
 from winch.engine.supervisor.forking import ForkGuard
 from winch.engine.supervisor.heartbeat import Heart, Leases
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.queue_order import queues_of
 from winch.engine.worker.running.process import ProcessStore
+from winch.engine.worker.stacks import stacks_text
 from winch.engine.worker.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver
 
@@ -65,6 +69,7 @@ class EmbeddedWorker:
         queues: Sequence[str] | Mapping[str, int],
         concurrency: int | None,
         burst: bool,
+        labels: Mapping[str, str] | Sequence[str] | None = None,
         release: str = "",
         process_command: tuple[str, ...] | None = None,
         grace: float | None = None,
@@ -73,6 +78,7 @@ class EmbeddedWorker:
         self._driver = host.driver
         self._runtime = host.runtime
         self._settings = settings
+        self._is_up = False
         self._grace = settings.grace.total_seconds() if grace is None else grace
         self._config = WorkerConfig(
             order=queues_of(queues, random.Random()),  # noqa: S311  # order, not a secret
@@ -86,6 +92,8 @@ class EmbeddedWorker:
             process_store=ProcessStore(settings.url, settings.schema),
             kill_after=settings.kill_after.total_seconds(),
             spool=host.spool,
+            supervisor=os.urandom(8).hex(),
+            labels=check_labels(labels or {}, "labels"),
         )
         if process_command is None:
             alone = [task.name for task in host.runtime.tasks if task.options.isolate is not None]
@@ -108,6 +116,9 @@ class EmbeddedWorker:
         # things, and a slow store would let its lease run out meanwhile.
         self._beating = threading.Thread(target=self._beat, name="winch-heart", daemon=True)
         self._loops = Loops(self.worker.broke)
+        self._commands = WorkerCommands(self._driver, self._loops, _Control(self, self._grace))
+        self._halted = asyncio.Event()
+        self._halting: asyncio.Task[int] | None = None
         self._ending = asyncio.Lock()
         self._left: int | None = None
         self._watched = threads_watched(self.worker.broke)
@@ -121,7 +132,11 @@ class EmbeddedWorker:
             raise
         self._services: list[Service] = [
             Promoter(self._driver, settings.poll.total_seconds()),
-            Ticker(self._driver, settings.poll.total_seconds()),
+            Ticker(
+                self._driver,
+                settings.poll.total_seconds(),
+                misfire_deadline=settings.misfire_deadline,
+            ),
             Rescuer(
                 self._driver,
                 settings.sweep.total_seconds(),
@@ -135,6 +150,7 @@ class EmbeddedWorker:
         for service in self._services:
             self._loops.serve(service)
         self._guarding = asyncio.create_task(self._guard(), name="winch guard")
+        self._is_up = True
         return self.worker
 
     async def __aexit__(self, *error: object) -> None:
@@ -155,10 +171,25 @@ class EmbeddedWorker:
         if self.worker.broken is not None:
             await self._end(self._grace)
 
+    def halt(self, grace: float) -> None:
+        """Stop by a command, whatever the block still does."""
+        self.worker.quiet(True)
+        self._halted.set()
+        self.worker.end_by(time.monotonic() + grace)
+        if self._halting is None:
+            self._halting = asyncio.create_task(self._end(grace), name="winch halt")
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether a command has ended it."""
+        return self._halted.is_set()
+
     async def _end(self, grace: float) -> int:
+        self.worker.end_by(time.monotonic() + grace)  # where another call waits for longer
         async with self._ending:
             if self._left is None:
                 self._left = await self.worker.drain(grace)
+                await self._commands.flush()
                 self._stopped.set()
                 for service in self._services:
                     service.stop()
@@ -181,10 +212,15 @@ class EmbeddedWorker:
                 handled.append(number)
         try:
             worker = await self.__aenter__()
-            waits = [asyncio.create_task(asked.wait()), asyncio.create_task(worker.drained.wait())]
+            ends = (asked, worker.drained, self._halted)
+            waits = [asyncio.create_task(event.wait()) for event in ends]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
+            if self._halting is not None:
+                sooner = asyncio.create_task(asked.wait())
+                await asyncio.wait([sooner, self._halting], return_when=asyncio.FIRST_COMPLETED)
+                sooner.cancel()
             await self.stop(self._grace)
         finally:
             await self._driver.aclose()
@@ -202,9 +238,38 @@ class EmbeddedWorker:
                 continue
             for session in lost:
                 self._loop.call_soon_threadsafe(self._renew, session)
+            if self._heart.commands and self._is_up:
+                self._loop.call_soon_threadsafe(self._commands.received, self._heart.commands)
 
     def _renew(self, session: str) -> None:
         self._loops.start("session", self.worker.session_lost(session), may_return=lambda: True)
+
+
+class _Control:
+    """What commands do to an embedded worker."""
+
+    def __init__(self, embedded: EmbeddedWorker, grace: float) -> None:
+        self._embedded = embedded
+        self._grace = grace
+
+    @property
+    def grace(self) -> float:
+        return self._grace
+
+    def stop(self, grace: float) -> None:
+        self._embedded.halt(grace)
+
+    def quiet(self, is_quiet: bool) -> None:
+        self._embedded.worker.quiet(is_quiet or self._embedded.is_halted)
+
+    async def stacks(self, session: str) -> str:
+        return stacks_text(self._embedded.worker.attempts)
+
+    def configure(self, *, concurrency: int | None, queues: str | None) -> str:
+        raise ConfigError(
+            "this worker runs inside an application and has no successor; change it there, or run "
+            "`winch worker`"
+        )
 
 
 def process_command(app_spec: str | None) -> tuple[str, ...] | None:

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from winch.engine.base.operation import Operation
 from winch.engine.base.service import Service
+from winch.engine.supervisor.commands import Brought
 from winch.storage.protocol import Driver
 
 
@@ -27,6 +28,7 @@ class Heart:
         self._last_answer = 0.0
         self._store_time: datetime | None = None
         self._sure_until = float("inf")
+        self._commands: list[Brought] = []
 
     def add(self, session: str) -> None:
         self._acknowledged[session] = 0
@@ -62,6 +64,7 @@ class Heart:
         self._last_answer, self._store_time = answered, pulses[-1].now
         self._sure_until = sent + self._lease
         lost = []
+        self._commands = []
         for pulse in pulses:
             if pulse.session not in self._acknowledged:
                 continue  # dropped while the beat was under way
@@ -70,7 +73,13 @@ class Heart:
                 self.drop(pulse.session)
             else:
                 self._acknowledged[pulse.session] = pulse.beats
+                self._commands += [Brought(pulse.session, key, body) for key, body in pulse.commands]
         return lost
+
+    @property
+    def commands(self) -> list[Brought]:
+        """What the last beat brought for sessions that are not lost."""
+        return self._commands
 
     def _has_jumped(self, store_time: datetime, answered: float) -> bool:
         """Whether the store's clock was set: then leases are over, or far away, through no fault of a

@@ -62,6 +62,7 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
     threads = Threads(1, asyncio.get_running_loop())
     executor = Executor(runtime, threads, time.monotonic, random.Random(), store)  # noqa: S311  # jitter
     encode = msgspec.json.Encoder().encode
+    runtime.is_isolated = True
     await runtime.start()
     loops = Loops(_broke)
     running: Attempt | None = None

@@ -91,12 +91,14 @@ class Pulses(Service):
                     await self._driver.arun(self._driver.release(unstarted))
         except (StorageError, TimeoutError) as error:
             log.warning(
-                "child %d stands still; its un-started jobs are not released yet: %s", child.pid, error
+                "child %d does not respond; the jobs it has not started are not released yet: %s",
+                child.pid,
+                error,
             )
             return
         child.still_since = pulse
         log.warning(
-            "child %d has stood still for a lease; released %d jobs it had not started",
+            "child %d has not responded for one lease; released %d jobs it had not started",
             child.pid,
             len(unstarted),
         )

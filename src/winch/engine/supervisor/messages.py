@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import msgspec
 
@@ -18,6 +19,8 @@ from winch.engine.worker.announce import WorkerStarted
 from winch.engine.worker.started_jobs import StartedJobs
 
 ENV = "WINCH_CHILD_LINK"
+# The longest message, in bytes: stacks.
+LONGEST = 2 * 1024 * 1024
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -33,6 +36,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     poll: float
     grace: float
     crash_rule: SuspectRule
+    misfire_deadline: timedelta | None = None
 
 
 class SessionBegan(msgspec.Struct, frozen=True, tag="session"):
@@ -82,7 +86,16 @@ class LeaseOver(msgspec.Struct, frozen=True, tag="lease over"):
 
 
 class DumpStacks(msgspec.Struct, frozen=True, tag="stacks"):
-    """Write all stacks and running jobs to the log."""
+    """Write all stacks and running jobs to the log; with a number, send them back instead."""
+
+    number: int | None = None
+
+
+class Stacks(msgspec.Struct, frozen=True, tag="stacks are"):
+    """The stacks that the supervisor asked for under this number."""
+
+    number: int
+    text: str
 
 
 class Counted(msgspec.Struct, frozen=True, tag="counted"):
@@ -103,6 +116,7 @@ Message = (
     | SessionLost
     | LeaseOver
     | DumpStacks
+    | Stacks
     | Counted
 )
 _decoder = msgspec.json.Decoder(Message)
@@ -119,7 +133,7 @@ class Link:
     @classmethod
     async def open(cls, sock: socket.socket) -> Link:
         sock.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=sock)
+        reader, writer = await asyncio.open_unix_connection(sock=sock, limit=LONGEST)
         return cls(reader, writer)
 
     def send(self, message: Message) -> None:
@@ -142,16 +156,19 @@ class Link:
         self._writer.close()
 
 
-def child_env(sock: socket.socket, started: StartedJobs, announces: int = 0) -> dict[str, str]:
+def child_env(
+    sock: socket.socket, started: StartedJobs, announces: int = 0, supervisor: str = ""
+) -> dict[str, str]:
     """The environment entry by which a child finds its line and the page of its started jobs. One that
-    `announces` logs what the whole worker serves, with so many processes."""
-    return {ENV: f"{sock.fileno()},{started.fd},{started.slots},{announces}"}
+    `announces` logs what the whole worker serves, with so many processes. `supervisor` is an id."""
+    return {ENV: f"{sock.fileno()},{started.fd},{started.slots},{announces},{supervisor}"}
 
 
-def from_env() -> tuple[socket.socket, StartedJobs, int]:
-    """The child's ends of what its supervisor made."""
+def from_env() -> tuple[socket.socket, StartedJobs, int, str]:
+    """The child's ends of what its supervisor made, and the id of the supervisor."""
     # Taken out of the environment: a handler that starts programs must not hand it on.
-    line, page, slots, announces = map(int, os.environ.pop(ENV).split(","))
+    *numbers, supervisor = os.environ.pop(ENV).split(",")
+    line, page, slots, announces = map(int, numbers)
     for fd in (line, page):
         os.set_inheritable(fd, False)
-    return socket.socket(fileno=line), StartedJobs(page, slots), announces
+    return socket.socket(fileno=line), StartedJobs(page, slots), announces, supervisor

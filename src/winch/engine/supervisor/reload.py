@@ -10,6 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 LOOK_EVERY = 0.5
+OWN = __name__.partition(".")[0]
 # Folders whose files are not the application's own, beside hidden ones and virtual environments.
 _FOREIGN = frozenset({"__pycache__", "node_modules", "site-packages"})
 
@@ -17,9 +18,12 @@ _FOREIGN = frozenset({"__pycache__", "node_modules", "site-packages"})
 def app_folder(spec: str, here: Path) -> Path:
     """Where the app's code is: `here` when it is below it, else the folder of its module or package.
 
-    Found without importing anything: the supervisor runs no user code.
+    Found without importing anything: the supervisor runs no user code. An app that a module of Winch
+    makes is that of a framework's project, whose command was started here.
     """
     top = spec.partition(":")[0].partition(".")[0]
+    if top == OWN:
+        return here
     found = PathFinder.find_spec(top, [str(here), *sys.path])
     if found is None:
         return here

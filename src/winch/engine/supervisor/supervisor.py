@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from winch.core.errors import StorageError
+from winch.core.errors import ConfigError, StorageError
 from winch.core.job import CRASH_RULE
 from winch.core.lifecycle import JobState
 from winch.engine.base import operation
@@ -40,6 +41,7 @@ from winch.engine.supervisor.child_process import (
     Restarts,
     start_child,
 )
+from winch.engine.supervisor.commands import WorkerCommands
 from winch.engine.supervisor.heartbeat import Heart, Leases
 from winch.engine.supervisor.kills import Kills, Pulses
 from winch.engine.supervisor.messages import (
@@ -54,15 +56,20 @@ from winch.engine.supervisor.messages import (
     Retiring,
     SessionBegan,
     SessionLost,
+    Stacks,
 )
 from winch.engine.supervisor.signals import handle_signals
+from winch.engine.supervisor.worker_options import changed_options
 from winch.engine.worker.announce import WorkerStarted, summarize, warn_of_unserved
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
 
 KILL_AFTER = 10.0
 DEFAULT_GRACE = 30.0  # for a stop that comes before the first child has greeted
 SETTLE = 5.0
+STACKS_WITHIN = 3.0
+_numbers = itertools.count(1)
 
 
 class Supervisor:
@@ -76,16 +83,19 @@ class Supervisor:
         slots: int,
         grace: float | None,
         burst: bool,
+        replaces: bool = True,
         connect: Callable[[Hello], Driver],
         changes: Callable[[], AsyncIterator[str]] | None = None,
         metrics: WorkerMetrics | None = None,
         more: Callable[[Driver], Sequence[Service]] = lambda _: (),
     ) -> None:
+        self._id = os.urandom(8).hex()
         self._command = list(command)
         self._processes = processes
         self._slots = slots
         self._grace = grace
         self._burst = burst
+        self._replaces = replaces
         self._connect = connect
         self._changes = changes
         self._more = more
@@ -95,6 +105,7 @@ class Supervisor:
         self.metrics.running = lambda: (
             len(child.started.started()) for child in self._children.values() if child.sessions
         )
+        self.metrics.held = lambda: sum(len(one.started.kept()) for one in self._children.values())
         self._is_changed = asyncio.Event()
         self._is_quiet = False
         self._crash_rule = CRASH_RULE  # until a child's greeting brings that of the app
@@ -104,6 +115,8 @@ class Supervisor:
         self._tending: set[asyncio.Task[None]] = set()
         self._driver: Driver | None = None
         self._heart: Heart | None = None
+        self._commands: WorkerCommands | None = None
+        self._asked_stacks: dict[int, asyncio.Future[str]] = {}
         self._services: list[Service] = []
         self._loops = Loops(self._broke)
         self._stopping = asyncio.Event()
@@ -132,6 +145,8 @@ class Supervisor:
             await asyncio.sleep(0)  # a tended child's callback may have begun another
         for service in self._services:
             service.stop()
+        if self._commands is not None:
+            await self._commands.flush()
         await self._write_rates()
         if self._checking is not None:
             if self._burst:
@@ -151,7 +166,7 @@ class Supervisor:
                 async with asyncio.timeout(2.0):
                     await self._rates.run_once()
 
-    # -- what signals do ---------------------------------------------------------------------------
+    # -- what signals and commands do --------------------------------------------------------------
 
     @property
     def grace(self) -> float:
@@ -171,6 +186,35 @@ class Supervisor:
 
     def dump_stacks(self) -> None:
         self._send(DumpStacks())
+
+    async def stacks(self, session: str) -> str:
+        child = next((one for one in self._children.values() if session in one.sessions), None)
+        if child is None:
+            raise ConfigError("the process has ended")
+        number = next(_numbers)
+        asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._asked_stacks[number] = asked
+        child.link.send(DumpStacks(number))
+        try:
+            async with asyncio.timeout(STACKS_WITHIN):
+                return await asked
+        except TimeoutError:
+            raise ConfigError(
+                f"process {child.pid} does not answer within {STACKS_WITHIN:g}s: its loop is blocked"
+            ) from None
+        finally:
+            del self._asked_stacks[number]
+
+    def configure(self, *, concurrency: int | None, queues: str | None) -> str:
+        """Replace the children by some with these settings; running jobs end in the old ones."""
+        if self._burst or self._stopping.is_set():
+            raise ConfigError("a worker that is about to end keeps its settings")
+        changed = changed_options(concurrency=concurrency, queues=queues)
+        # The last of an option counts.
+        self._command = [*self._command, *changed]
+        what = " ".join(changed)
+        self._send(Retire(f"an operator has set {what}"))
+        return f"replaces its {self._processes} processes by some with {what}"
 
     def _send(self, message: Drain | Retire | Quiet | DumpStacks) -> None:
         for child in self._children.values():
@@ -218,8 +262,11 @@ class Supervisor:
 
     async def _spawn(self, number: int) -> ChildProcess:
         announces = self._processes if number == 0 and not self._has_started else 0
-        child = await start_child(self._command, number, self._slots, announces=announces)
+        command = self._command
+        child = await start_child(command, number, self._slots, announces=announces, supervisor=self._id)
         self._children[child.pid] = child
+        if command is not self._command:  # it was changed while the process was being made
+            child.link.send(Retire("an operator has changed its settings"))
         if self._is_quiet:
             child.link.send(Quiet(True))
         if self._stopping.is_set():  # the signal came while the process was being made
@@ -245,6 +292,10 @@ class Supervisor:
                     child.is_told_to_end = True
                 case Counted(rates=rates):
                     self.metrics.counters.add(rates)
+                case Stacks(number=number, text=text):
+                    asked = self._asked_stacks.get(number)
+                    if asked is not None and not asked.done():
+                        asked.set_result(text)
                 case Retiring():
                     child.is_retiring = child.is_told_to_end = True
                     self._replace(child.number)
@@ -260,11 +311,12 @@ class Supervisor:
         self._crash_rule = hello.crash_rule
         self.metrics.backend = driver.name
         watch(driver, self.metrics.timings)
-        ticker = Ticker(driver, hello.poll)
+        ticker = Ticker(driver, hello.poll, misfire_deadline=hello.misfire_deadline)
         self.metrics.missed = ticker.missed
         if self._grace is None:  # set in the app's code, which only its children read
             self._grace = hello.grace
         self._heart = Heart(driver, hello.lease, time.monotonic)
+        self._commands = WorkerCommands(driver, self._loops, self)
         self._services = [
             Beating(self, hello.heartbeat),
             Leases(self._heart, min(hello.heartbeat, hello.lease / 10), self.lease_over),
@@ -309,6 +361,8 @@ class Supervisor:
             self._left += max(child.left, 1)
         if self._stopping.is_set():
             return
+        if child.is_retiring and not self._replaces:
+            return
         if child.is_retiring:
             if child.is_replaced:
                 self._replace(child.number)  # its successor may be waiting to be replaced in turn
@@ -335,6 +389,8 @@ class Supervisor:
         At most one predecessor is left beside a child, or jobs that take long would pile up processes;
         the next one has to wait for its end.
         """
+        if not self._replaces:
+            return
         here = [child for child in self._children.values() if child.number == number]
         waiting = [child for child in here if child.is_retiring and not child.is_replaced]
         if waiting and len(here) == 1 and not self._stopping.is_set():
@@ -350,7 +406,8 @@ class Supervisor:
         session = child.sessions[-1]
         backoff = Backoff("supervisor")
         while True:
-            verb = self._driver.end_session(session, started=guilty, cause=cause, rule=self._crash_rule)
+            crash = None if cause is None else CrashReport(guilty, cause, self._crash_rule)
+            verb = self._driver.end_session(session, crash)
             try:
                 async with asyncio.timeout(10.0):
                     rescued = await self._driver.arun(verb)
@@ -394,6 +451,8 @@ class Supervisor:
             for child in self._children.values():
                 if child.sessions and child.sessions[-1] == session:
                     child.link.send(SessionLost(session))
+        if self._commands is not None and self._heart.commands:
+            self._commands.received(self._heart.commands)
 
     def lease_over(self) -> None:
         """The store has been away for a lease: what must not run twice stops."""

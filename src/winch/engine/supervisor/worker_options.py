@@ -3,6 +3,7 @@ worker` take them from here."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict, get_type_hints
 
@@ -11,8 +12,11 @@ import msgspec
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.values.duration import Duration
 from winch.engine.base.settings import Settings
+from winch.engine.worker.queue_order import parse_queues
 
 LAST_PORT = 65535
+MOST_AT_ONCE = 1024
+"""The highest concurrency of one process."""
 
 
 class WorkerFlag(msgspec.Struct, frozen=True):
@@ -22,6 +26,8 @@ class WorkerFlag(msgspec.Struct, frozen=True):
     help: str
     kind: type[str] | type[int] | type[bool] = str
     default: str | None = None
+    is_repeated: bool = False
+    """It may be given several times, each as name=value."""
     most: int | None = None
     """A number from 0 to this."""
     is_childs: bool = True
@@ -48,6 +54,14 @@ class WorkerOptions(TypedDict, total=False):
     processes: Annotated[
         int | None, WorkerFlag(("-p", "--processes"), "Worker processes.", int, needs_supervisor=True)
     ]
+    labels: Annotated[
+        Mapping[str, str] | Sequence[str] | None,
+        WorkerFlag(
+            ("--label",),
+            "What this worker offers to tasks with needs, like gpu=h100; may be repeated.",
+            is_repeated=True,
+        ),
+    ]
     burst: Annotated[bool, WorkerFlag(("--burst",), "Exit when no job is ready.", bool)]
     grace: Annotated[
         Duration | None,
@@ -72,6 +86,25 @@ class WorkerOptions(TypedDict, total=False):
         WorkerFlag(
             ("--max-lifetime",),
             "Replace a process after this time, like 1h (±10 %).",
+            needs_supervisor=True,
+        ),
+    ]
+    no_replace: Annotated[
+        bool,
+        WorkerFlag(
+            ("--no-replace",),
+            "Exit where a process would be replaced: with --max-jobs, after this many jobs.",
+            bool,
+            is_childs=False,
+            needs_supervisor=True,
+        ),
+    ]
+    report_busy: Annotated[
+        str | None,
+        WorkerFlag(
+            ("--report-busy",),
+            "Where to report the number of running jobs: kubernetes, a file or a URL.",
+            is_childs=False,
             needs_supervisor=True,
         ),
     ]
@@ -128,6 +161,21 @@ def needs_supervisor(given: Mapping[str, Any]) -> bool:
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are settings of the app, too."""
     return {name: value for name, value in given.items() if name in Settings.__struct_fields__}
+
+
+def changed_options(*, concurrency: int | None, queues: str | None) -> list[str]:
+    """The flags of a child for settings that change while its worker runs; raises ConfigError."""
+    flags: list[str] = []
+    if concurrency is not None:
+        if not 1 <= concurrency <= MOST_AT_ONCE:
+            raise ConfigError(f"concurrency must be from 1 to {MOST_AT_ONCE}, got {concurrency}")
+        flags += ["--concurrency", str(concurrency)]
+    if queues is not None:
+        parse_queues(queues, random.Random())  # noqa: S311  # order, not a secret
+        flags += ["--queues", queues]
+    if not flags:
+        raise ConfigError("name what to change: concurrency, queues, or both")
+    return flags
 
 
 def queues_text(queues: str | Sequence[str] | Mapping[str, int]) -> str:

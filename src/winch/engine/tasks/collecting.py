@@ -125,7 +125,7 @@ class CollectedArguments(Arguments):
         wants: Wanted = super().injected
         if needs_context(wants):
             raise ConfigError(
-                f"task {self._task} collects: one call has many jobs, so there is no Context for it; "
+                f"task {self._task} collects: one call has many jobs, so it takes no Context; "
                 "each Collected has its id, attempt and outcome"
             )
         return wants

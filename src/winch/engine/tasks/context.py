@@ -3,6 +3,7 @@ report on it."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
@@ -38,17 +39,22 @@ MAX_LOG_LINE = 8 * 1024
 class Reports:
     """What an attempt has reported and the store does not know yet."""
 
-    __slots__ = ("_log", "_monotonic", "_progress", "signed_at")
+    __slots__ = ("_log", "_monotonic", "_numbers", "_progress", "signed_at")
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._progress: str | None = None
         self._log: list[str] = []
+        self._numbers = itertools.count(1)
         self._monotonic = monotonic
         self.signed_at: float = monotonic()
 
     def sign(self) -> None:
         """The handler makes progress: what a task's heartbeat timeout waits for."""
         self.signed_at = self._monotonic()
+
+    def next_number(self) -> int:
+        """The number of the next note with a checkpoint or history: one series for the whole claim."""
+        return next(self._numbers)
 
     def progress(self, text: str) -> None:
         self._progress = text  # only the latest matters
@@ -116,6 +122,8 @@ class Context:
         self._durable = durable
         self._make_batch = batch
         self._log: AttemptLog | None = None
+        self._before_steps: str | None = None
+        """The checkpoint that was stored in this attempt; the first step takes it into the history."""
 
     # -- facts -------------------------------------------------------------------------------------
 
@@ -256,16 +264,16 @@ class Context:
         if (durable := self._steps_so_far) is not None:
             durable.save_checkpoint(_checkpoint(state))
             return
-        driver = self._store()
-        self._saved(driver.run(driver.note(self._ref, self._checkpoint(state))))
+        driver, text = self._store(), _checkpoint(state)
+        self._saved(driver.run(driver.note(self._ref, self._note(text))), text)
 
     async def acheckpoint(self, state: object) -> None:
         """`checkpoint` without blocking the event loop."""
         if (durable := self._steps_so_far) is not None:
             await durable.save_checkpoint(_checkpoint(state))
             return
-        driver = self._store()
-        self._saved(await driver.arun(driver.note(self._ref, self._checkpoint(state))))
+        driver, text = self._store(), _checkpoint(state)
+        self._saved(await driver.arun(driver.note(self._ref, self._note(text))), text)
 
     def still_mine(self) -> bool:
         """Ask the store whether this attempt still owns the job. Use it before an act that cannot be
@@ -415,6 +423,8 @@ class Context:
         made = None if self._durable is None else self._durable(True)
         if made is None:
             raise ConfigError(f"ctx.{what} needs a job that a worker runs; there is none here")
+        if self._before_steps is not None:
+            made.history.checkpoint, self._before_steps = self._before_steps, None
         return made
 
     @property
@@ -424,16 +434,19 @@ class Context:
             return None
         return self._durable(steps.is_history(self._claim.checkpoint))
 
-    def _checkpoint(self, state: object) -> Note:
-        text = _checkpoint(state)
+    def _note(self, text: str) -> Note:
         claim = self._claim
-        return Note(checkpoint=seal(self._keys, text, job=claim.id, task=claim.task, field="checkpoint"))
+        return Note(
+            checkpoint=seal(self._keys, text, job=claim.id, task=claim.task, field="checkpoint"),
+            number=self._reports.next_number(),
+        )
 
-    def _saved(self, answer: Answer) -> None:
+    def _saved(self, answer: Answer, text: str) -> None:
         if answer is not Answer.TOOK:
             raise LostClaim(
-                f"job {self._claim.id} is no longer this attempt's; its checkpoint is not kept"
+                f"job {self._claim.id} no longer belongs to this attempt; the checkpoint is not stored"
             )
+        self._before_steps = text
         self._reports.sign()
 
 

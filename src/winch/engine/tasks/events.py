@@ -62,12 +62,12 @@ class Events:
     def on(self, kind: str, function: Callable[[JobEvent], Any]) -> None:
         if kind not in KINDS:
             raise ConfigError(
-                f"no event named {kind!r}{did_you_mean(kind, KINDS)}; there are: {', '.join(KINDS)}"
+                f"no event named {kind!r}{did_you_mean(kind, KINDS)}; choose from {', '.join(KINDS)}"
             )
         if inspect.iscoroutinefunction(function):
             raise ConfigError(
                 "a subscriber is a plain function, called where the event happens; "
-                "start a task in it, or enqueue a job, for more than a few microseconds of work"
+                "start a task in it, or enqueue a job, for longer work"
             )
         self._subscribers.setdefault(kind, []).append(function)
         self.is_heard = True

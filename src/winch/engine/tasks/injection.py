@@ -179,7 +179,7 @@ def _wanted_of(fn: Callable[..., Any]) -> Wanted:
     for name, param in inspect.signature(fn).parameters.items():
         if name not in wants and param.default is inspect.Parameter.empty:
             raise ConfigError(
-                f"the dependency {fn.__qualname__} has a parameter {name!r} that nothing gives; "
+                f"the dependency {fn.__qualname__} has a parameter {name!r} that Winch cannot supply; "
                 "a dependency may take Context and other dependencies"
             )
     return wants

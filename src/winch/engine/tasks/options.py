@@ -12,6 +12,7 @@ import msgspec
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.job import PRIORITIES, PRIORITY_RANGE
 from winch.core.lifecycle import JobState
+from winch.core.policy.labels import check_labels
 from winch.core.policy.limits import Breaker, Fifo, Limit, Rate, RetryBudget
 from winch.core.policy.retention import Retention
 from winch.core.policy.retry import DEFAULT_RETRY, Retry, StoredRetry, to_stored
@@ -47,6 +48,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     scope: tuple[str, ...] = ()
     enqueue_rate: Rate | None = None
     search: tuple[str, ...] = ()
+    needs: dict[str, str] = {}
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +102,7 @@ def task_options(given: Mapping[str, Any], known: Sequence[str]) -> TaskOptions:
         raise ConfigError("collect_wait goes with collect: @app.task(collect=100, collect_wait='50ms')")
     for other in ("isolate", "heartbeat"):
         if "collect" in checked and other in checked:
-            raise ConfigError(f"a task takes collect or {other}, not both in this release")
+            raise ConfigError(f"a task takes collect or {other}, not both")
     return TaskOptions(**checked)
 
 
@@ -371,6 +373,7 @@ _CHECKS: dict[str, Any] = {
     "scope": _scope,
     "enqueue_rate": _enqueue_rate,
     "search": _search,
+    "needs": lambda value: check_labels(value, "needs"),
     "fifo": _fifo,
     "tenant": _tenant,
     "conn": lambda conn: conn,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from winch.core.errors import ConfigError, UnknownTask
+from winch.core.policy.calendar import Calendar
 from winch.storage.decide.schedules import Definition
 from winch.storage.params import Declared
 
@@ -56,7 +57,7 @@ class Registry:
         return name in self._tasks
 
     def __iter__(self) -> Iterator[Task[Any, Any]]:
-        return iter(self._tasks.values())
+        return iter(tuple(self._tasks.values()))  # another thread may add one meanwhile
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -145,6 +146,7 @@ class DeclaredSchedules:
 
     def __init__(self) -> None:
         self._by_name: dict[str, Definition] = {}
+        self.calendars: dict[str, Calendar] = {}
 
     def add(self, name: str, definition: Definition) -> None:
         if name in self._by_name:

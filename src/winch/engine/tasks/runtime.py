@@ -37,6 +37,8 @@ class Runtime:
         # sets it.
         self.counted: Counter[tuple[str, str]] | None = None
         self.missed: Mapping[str, int] = {}
+        # Whether this is an isolated process, whose worker records how jobs end.
+        self.is_isolated: bool = False
         self._stack: contextlib.AsyncExitStack | None = None
 
     def add_lifespan(self, function: Lifespan) -> None:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from winch.core.errors import ConfigError, InvalidPayload
+from winch.core.gates.places import lone_place
 from winch.core.gates.uses import FIFO, GateUse, with_gates, with_one_more
 from winch.core.policy.unique import Duplicate, Until, key_of
 from winch.core.values import codec
 from winch.core.values.codec import MAX_ARGS_BYTES
+from winch.core.values.ids import with_place
 from winch.core.values.search import terms_of
 from winch.engine.tasks.arguments import Arguments
 from winch.engine.tasks.collecting import CollectedArguments
@@ -208,7 +210,8 @@ class Task(Generic[P, R]):
         self.arguments = PlainArguments(self.name, self.fn, MAX_ARGS_BYTES, own)
         options = self.options
         self.arguments.check_names(() if options.unique is None else options.unique.fields)
-        self.arguments.check_names([one.key for one in options.limit if one.key is not None])
+        gates = [*options.limit, *([] if options.enqueue_rate is None else [options.enqueue_rate])]
+        self.arguments.check_names([one.key for one in gates if one.key is not None])
         self.arguments.check_names(options.search)
 
     def current_args(self, text: str, version: int) -> str:
@@ -294,6 +297,14 @@ class Bound(msgspec.Struct, Generic[R], eq=False, gc=False):
             args=self.args,
             unique_key=key,
         )
+
+    def lone_job(self, drawn_id: str) -> NewJob:
+        """As `new_job`, for a job that no other job of its call refers to: a store that spreads jobs
+        over places finds one with a single keyed gate beside the gate, by its id."""
+        job = self.new_job(drawn_id)
+        if job.is_given_id or (place := lone_place(job.options)) is None:
+            return job
+        return _replace(job, id=with_place(drawn_id, place))
 
     def __repr__(self) -> str:  # not its arguments, which may be secret
         return f"<{type(self).__name__} {self.task.name}>"

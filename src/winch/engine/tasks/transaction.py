@@ -217,7 +217,7 @@ class Transaction(Statements):
             except StorageError as error:
                 if time.monotonic() > deadline:
                     raise StorageUnavailable(
-                        f"whether job {self._claim.id} is committed could not be found out: {error}",
+                        f"whether job {self._claim.id} is committed could not be determined: {error}",
                         maybe_applied=True,
                     ) from lost
                 yield Sleep(SETTLE_PAUSE)

@@ -64,6 +64,7 @@ class DurableJobs:
                 in_thread=self._in_thread,
                 signed=attempt.reports.sign,
                 notes=self._notes,
+                next_number=attempt.reports.next_number,
                 lease=self._runtime.lease().total_seconds(),
             )
         return attempt.steps

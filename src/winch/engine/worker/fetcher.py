@@ -70,13 +70,15 @@ class JobTaker(Protocol):
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
     """What a fetcher claims. `is_gated`: some of the tasks have gates. `waits_in_store`: a claim may
-    wait in the store until there is a job for it."""
+    wait in the store until there is a job for it. `at_once`: how many jobs run at once; None where one
+    call of a handler takes several jobs."""
 
     order: QueueOrder
     tasks: Sequence[str]
     poll: float
     is_gated: bool = False
     waits_in_store: bool = False
+    at_once: int | None = None
 
 
 class Fetcher(Service):
@@ -97,6 +99,7 @@ class Fetcher(Service):
         self._order = order
         self._tasks = tuple(settings.tasks)
         self._poll = settings.poll
+        self._at_once = settings.at_once
         self._taker = taker
         # Jobs under a scope are claimed for free slots only. A worker whose tasks have gates always
         # looks for them. Another one checks now and then whether jobs with a FIFO key or a tenant were
@@ -263,6 +266,8 @@ class Fetcher(Service):
             self._params(room, None), lambda then: self.driver.finish_and_claim(outcomes, then)
         )
         self._taker.deliver(claims, sent)
+        if len(claims) < room:
+            self.look_up()  # a claim that left these slots to the ends may have passed over jobs
         return answers
 
     def _gated(self, limit: int, *, is_for_one: bool) -> int:
@@ -285,6 +290,8 @@ class Fetcher(Service):
             limit=limit,
             tasks=tasks or self._tasks,
             gated=self._gated(limit, is_for_one=tasks is not None),
+            at_once=self._at_once if tasks is None else None,
+            free=None if tasks is not None else self._taker.free(),
         )
 
     async def _noted(

@@ -6,8 +6,9 @@ the culprit stands alone, and that one is put aside. A complaint may be about th
 the outcome, and a job that was done must not die of it, so it is tried again a few times, alone and
 with growing pauses; only what is refused each time is written as dead, with the store's complaint.
 
-The end of a member of a FIFO key claims the next member in the same call. Such a call is sent once; a
-repeated one carries no claim.
+The end of a member of a FIFO key claims the next member in the same call. On a store with
+`continues_limits` so does the end of a job under a limit. Such a call is sent once; a repeated one
+carries no claim.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from winch.core.errors import StorageError, StorageFull, StorageUnavailable, type_name
+from winch.core.gates.uses import GateTraits, traits_of
 from winch.core.job import Claim, Failure
 from winch.core.lifecycle import JobState
 from winch.engine.base.failure import describe
@@ -29,6 +31,7 @@ from winch.engine.observe.store_ends import count_store_ends
 from winch.engine.observe.throughput import MOST_ENDS, AttemptEnd, Tally
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.started_jobs import StartedPlaces
+from winch.storage.crash_report import CrashReport
 from winch.storage.decide.waits import AWAITED_HEADER
 from winch.storage.params import Answer, ClaimRef, Finish
 from winch.storage.protocol import Driver
@@ -64,8 +67,10 @@ class Finisher:
         self._places = places
         self._tally = tally
         self._finishes: list[Finish] = []
-        self._members: list[Finish] = []  # ends of members of FIFO keys
+        self._members: list[Finish] = []  # ends that may claim the next job of their gate
         self._finish_and_claim: FinishAndClaim | None = None
+        # A class attribute of drivers that can; see `finish_and_claim` in storage/families.py.
+        self._continues_limits: bool = getattr(driver, "continues_limits", False)
         self._releases: list[ClaimRef] = []
         self._interrupted: list[ClaimRef] = []
         self._crashes: list[tuple[ClaimRef, str]] = []
@@ -87,26 +92,38 @@ class Finisher:
         """How ends of members claim the next ones."""
         self._finish_and_claim = finish_and_claim
 
+    def continues(self, options: str | None) -> bool:
+        """Whether the end of a job with these options may claim the next one of its gate. Jobs under
+        keyed limits take turns by the hundred already: their ends only make others ready."""
+        return options is not None and self._continued(traits_of(options))
+
+    def _continued(self, traits: GateTraits) -> bool:
+        return traits.is_member or (self._continues_limits and traits.shares_limit)
+
     def finish_member(self, outcome: Finish) -> None:
-        """The final end of a member of a FIFO key: the next one may be claimed with it."""
+        """The final end of a job that `continues`: the next one may be claimed with it."""
         self._members.append(outcome)
         if not self._is_awake:
             self._awake()
 
     def completed(self, claim: Claim, seconds: float) -> None:
-        """The end of a plain job that ran for so long and returned nothing: counted, and sent."""
+        """The end of a job that ran for so long and returned nothing: counted, and sent."""
+        options = claim.options
         self._tally.ends.append(
             AttemptEnd(
-                claim.queue, claim.task, claim.run_at, claim.claimed_at, None, "completed", seconds
+                claim.queue, claim.task, claim.run_at, claim.claimed_at, options, "completed", seconds
             )
         )
-        self._finishes.append(
+        traits = None if options is None else traits_of(options)
+        ends = self._members if traits is not None and self._continued(traits) else self._finishes
+        ends.append(
             Finish(
                 id=claim.id,
                 token=claim.token,
                 to=_COMPLETED,
                 what="completed",
                 is_awaited=AWAITED_HEADER in claim.headers,
+                is_gated=claim.has_permit or (traits is not None and traits.holds),
             )
         )
         if not self._is_awake:
@@ -131,6 +148,11 @@ class Finisher:
         """The job's own process died: counted apart from failures."""
         self._crashes.append((claim, cause))
         self._awake()
+
+    @property
+    def continuing(self) -> int:
+        """How many ends that may claim the next job of their gate are not answered yet."""
+        return len(self._members)
 
     @property
     def pending(self) -> int:
@@ -190,9 +212,8 @@ class Finisher:
                 self._written(refs)
         while self._crashes:
             claim, cause = self._crashes[0]
-            rule = self._runtime.crash_rule()
-            crash = functools.partial(self._driver.crash, [claim], cause=cause, rule=rule)
-            await self._repeat(crash, [claim])
+            crash = CrashReport([claim], cause, self._runtime.crash_rule())
+            await self._repeat(functools.partial(self._driver.crash, crash), [claim])
             del self._crashes[0]
             self._written([claim])
             await self._count_store_end(claim.id)
@@ -271,14 +292,18 @@ class Finisher:
 
     async def _finish_apart(self, batch: Sequence[Finish], error: Exception) -> None:
         if len(batch) > 1:
-            log.warning("%d outcomes are refused together and sent apart: %r", len(batch), error)
+            log.warning(
+                "the store refused %d outcomes in one call; sending them one by one: %r",
+                len(batch),
+                error,
+            )
             middle = len(batch) // 2
             await self._finish(batch[:middle])
             await self._finish(batch[middle:])
             return
         [outcome] = batch
         log.error(
-            "job %s: the store refuses its outcome: %r. It is tried again %d times",
+            "job %s: the store refuses its outcome: %r. It will be retried %d times",
             outcome.id,
             error,
             len(AGAIN),

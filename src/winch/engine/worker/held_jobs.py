@@ -128,8 +128,8 @@ class HeldJobs:
         ]
         if stopping:
             log.warning(
-                "the store has been away for a lease: ending %d handlers that run under a limit, with a "
-                "FIFO key, or in processes of their own",
+                "the store has been unreachable for one lease: ending %d handlers that run under "
+                "a limit, with a FIFO key, or in processes of their own",
                 len(stopping),
             )
         for attempt in stopping:
@@ -146,7 +146,9 @@ class HeldJobs:
             return
         attempt.is_given_up = True
         log.error(
-            "job %s (%s) did not end when asked to; given up", attempt.claim.id, attempt.claim.task
+            "job %s (%s) did not end when it was cancelled; its slot is given up",
+            attempt.claim.id,
+            attempt.claim.task,
         )
         if attempt.handler.leaves_a_thread:
             log.error("a thread is left behind; this worker takes no more jobs and is replaced")

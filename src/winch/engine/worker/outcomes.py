@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from winch.core.errors import JobTimeout, type_name
-from winch.core.gates.uses import gates_of, has_fifo, holds_something
+from winch.core.gates.uses import holds_something
 from winch.core.job import Claim, Failure
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Settled
@@ -84,7 +84,7 @@ class Recorder:
             error=settled.error,
             reason=settled.reason,
         )
-        is_member = has_gates and settled.to in FINAL and has_fifo(gates_of(claim.options))
+        is_member = has_gates and settled.to in FINAL and self.finisher.continues(claim.options)
         end = self.finisher.finish_member if is_member else self.finisher.finish
         end(
             Finish(

@@ -64,8 +64,8 @@ class AllQueues:
         self._excluded = frozenset(excluded)
         if len(weights) > 1 and None in weights.values():
             raise ConfigError(
-                "beside '*' give every queue a weight, '*' too: -Q 'critical:5,*:1'; without weights "
-                "'*' would have no place in the order"
+                "with '*', give every queue a weight, '*' included: -Q 'critical:5,*:1'; without "
+                "weights '*' would have no place in the order"
             )
         both = sorted(self._excluded & set(weights))
         if both:

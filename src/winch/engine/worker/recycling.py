@@ -49,7 +49,7 @@ class Recycling:
         """Claim nothing more and have this worker replaced; running jobs may end."""
         if self.why is None:
             self.why = why
-            log.info("to be replaced: %s", why)
+            log.info("retiring: %s", why)
             self._on_retire()
 
     def cap(self, jobs: int) -> int:

@@ -15,29 +15,32 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from winch.core.flow import INPUTS_HEADER
+from winch.core.gates.uses import traits_of
 from winch.core.job import Claim
 from winch.engine.base.log import log
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.fetcher import Fetcher
 from winch.engine.worker.held_jobs import Waiting, ref_of
 from winch.engine.worker.interrupts import OnLoop
-from winch.engine.worker.running.choose import JobPlan, Way
+from winch.engine.worker.running.choose import JobPlan, Way, is_as_usual
 from winch.engine.worker.running.collecting import Collecting
 from winch.engine.worker.running.inline import Begun, Inline
 from winch.engine.worker.running.parts import Parts
 from winch.engine.worker.running.process import IsolationFailed
 from winch.engine.worker.running.threads import ThreadRows, Threads
 from winch.storage.fast import is_fast
+from winch.storage.params import Promoted
 from winch.storage.protocol import Driver
+from winch.storage.verbs import Verb
 
 # A slot whose jobs never wait lets the loop turn after so many seconds: claims and finishes must move.
 TURN_EVERY = 0.001
-# How often, and how long, a burst that is about to end waits for processes that look at what jobs wait
-# for.
-UNBLOCK_TRIES = 100
-UNBLOCK_PAUSE = 0.01
-# It waits for a gate that opens within this many seconds: a rate lets the next jobs through then.
-OPENS_SOON = 1.0
+# How often, and how long each time, a burst that is about to end waits for another process that has
+# locked the last jobs to make them ready.
+LOCKED_TRIES = 100
+LOCKED_PAUSE = 0.01
+# After its last job it waits at most this many seconds for a job that comes due or a gate that opens.
+READY_SOON = 1.0
 # How long such a burst waits for the last outcomes to be stored before it claims once more.
 FLUSH_WAIT = 0.5
 MOST = 1000
@@ -50,6 +53,8 @@ HORIZON = 0.05
 MANY, MANY_HORIZON = 2000, 0.005
 # A claimed job that has not started within this many seconds is given back.
 HOARD_LIMIT = 0.1
+# What waits here takes about this many bytes at most, beyond the jobs of free slots.
+MOST_BYTES = 16 * 1024 * 1024
 _WEIGHT = 0.1
 
 
@@ -59,6 +64,7 @@ class Prefetch:
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._job_time: float | None = None
+        self._job_bytes = 0.0
         self._round_trip = 0.001
 
     def ended(self, seconds: float, jobs: int = 1) -> None:
@@ -78,6 +84,11 @@ class Prefetch:
         """A claim took this long to be answered."""
         self._round_trip += _WEIGHT * (seconds - self._round_trip)
 
+    def brought(self, claims: Sequence[Claim]) -> None:
+        """A claim brought these jobs. Large ones are believed at once, small ones bit by bit."""
+        size = sum(len(claim.args) for claim in claims) / len(claims)
+        self._job_bytes = max(size, self._job_bytes + _WEIGHT * (size - self._job_bytes))
+
     def hoarded(self) -> None:
         """Jobs waited too long: forget what made them look short."""
         self._job_time = None
@@ -90,7 +101,7 @@ class Prefetch:
         horizon = min(2 * self._round_trip, HORIZON)
         if rate > MANY:
             horizon = max(horizon, MANY_HORIZON)
-        return int(min(rate * horizon, MOST))
+        return int(min(rate * horizon, MOST, MOST_BYTES / max(self._job_bytes, 1.0)))
 
 
 class Slots:
@@ -126,8 +137,12 @@ class Slots:
         self._collecting = Collecting(parts, concurrency, self._claim_more, self.deliver)
         self._idle: deque[asyncio.Future[None]] = deque()
         self._busy = 0
-        self._has_looked = False  # since the last jobs came
+        self._deliveries = 0
+        self._looked_after = -1  # how many deliveries had come when a burst last looked for more
+        self._waits_until = 0.0  # when such a burst no longer waits
+        self._is_last_claim = False  # whether it has claimed once more after its last look
         self._is_closed = False
+        self._for_free_slot: Waiting | None = None  # the last one that came
         self._fetcher: Fetcher | None = None
         self.all_ended: asyncio.Event = asyncio.Event()
         self.all_ended.set()
@@ -151,7 +166,9 @@ class Slots:
         return not self._busy and not self._jobs.waiting
 
     def free(self) -> int:
-        return max(self._concurrency - self._busy - len(self._jobs.waiting), 0)
+        # Ends that are on their way to the store may claim the next jobs of their gates.
+        taken = self._busy + len(self._jobs.waiting) + self._finisher.continuing
+        return max(self._concurrency - taken, 0)
 
     def answered(self, seconds: float) -> None:
         self._prefetch.claimed(seconds)
@@ -171,7 +188,9 @@ class Slots:
         # The supervisor releases what a child without a pulse holds: no claim without a pulse.
         if self._jobs.places is not None:
             self._jobs.places.pulse()
-        ahead = self._prefetch.ahead()
+        # A claim without a free slot may take one job under a scope or a slow rate, or the worker would
+        # wait for the bell while such jobs are ready. While that one waits here, no other claim does.
+        ahead = 0 if waiting and self._holds_for_free_slot() else self._prefetch.ahead()
         room = self._concurrency + ahead - self._busy - waiting
         if recycling.counts_jobs:
             room = min(room, recycling.cap(room + waiting) - waiting)
@@ -180,13 +199,24 @@ class Slots:
             return 0
         return max(min(room, MOST_AT_ONCE), 0)
 
+    def _holds_for_free_slot(self) -> bool:
+        """Whether a job waits here that was to be claimed for a free slot."""
+        if self._for_free_slot is None:
+            return False
+        with self._jobs.lock:
+            is_here = any(item is self._for_free_slot for item in self._jobs.waiting)
+        if not is_here:
+            self._for_free_slot = None
+        return is_here
+
     def deliver(self, claims: Sequence[Claim], sent: float) -> None:
         if not claims:
             return
         if self._jobs.is_draining:  # the claim was on its way when the stop came
             self._finisher.release([ref_of(claim) for claim in claims])
             return
-        self._has_looked = False
+        self._deliveries += 1
+        self._prefetch.brought(claims)
         now = self._jobs.monotonic()
         for middleware in self._runtime.middleware:
             middleware.claimed(claims, now - sent)
@@ -201,8 +231,9 @@ class Slots:
                 self._wake_slot()
 
     def _planned(self, claims: Sequence[Claim], sent: float, now: float) -> list[Waiting]:
-        """The jobs with their plans. Plain jobs have the usual plan of their task; the chooser makes one
-        for any other job, and for every job where hooks or subscribers have to learn of each."""
+        """The jobs with their plans. Plain jobs, and jobs that only have gates, have the usual plan of
+        their task. The chooser makes one for any other job, and for every job where hooks or subscribers
+        have to learn of each."""
         runtime, chooser = self._runtime, self._executor.chooser
         usual = {} if runtime.middleware or runtime.events.is_heard else chooser.usual
         settings = chooser.settings
@@ -211,25 +242,31 @@ class Slots:
             plan = usual.get(claim.task)
             if (
                 plan is not None
-                and claim.options is None
+                and (claim.options is None or is_as_usual(claim.options))
                 and not claim.is_suspect
                 and claim.expires_at is None
                 and claim.version == plan.version
                 and INPUTS_HEADER not in claim.headers
                 and claim.queue not in settings
             ):
-                items.append((claim, sent, now, plan))
-                continue
-            try:
-                items.append((claim, sent, now, chooser.plan(claim)))
-            except Exception as error:
-                self._failed(claim, error)
+                item: Waiting = (claim, sent, now, plan)
+            else:
+                try:
+                    item = (claim, sent, now, chooser.plan(claim))
+                except Exception as error:
+                    self._failed(claim, error)
+                    continue
+            if claim.options is not None:
+                traits = traits_of(claim.options)
+                if traits.for_free_slot or (claim.attempt > 1 and traits.retries_for_free_slot):
+                    self._for_free_slot = item
+            items.append(item)
         return items
 
     async def found_nothing(self) -> bool:
         """Whether to claim once more: jobs may have come due that no promoter has looked at yet, and the
         last jobs of a burst may have been all that others waited for. A burst is over when there was
-        nothing to claim after a look at both, and no gate opens within a second."""
+        nothing to claim after a look at both, and no job becomes ready within a second."""
         if not self._is_burst or not self.is_empty:
             return False
         if self._finisher.pending:
@@ -237,31 +274,49 @@ class Slots:
                 async with asyncio.timeout(FLUSH_WAIT):
                     await self._finisher.flushed()
             return True
-        if self._has_looked:
-            if await self._opens_soon():
+        deliveries = self._deliveries
+        if self._looked_after == deliveries:
+            if await self._becomes_ready():
+                self._is_last_claim = False
+                return True
+            if not self._is_last_claim:
+                # The worker's own promoter may have made jobs ready after the last claim.
+                self._is_last_claim = True
                 return True
             self._on_drained()
             return False
-        await self._driver.arun(self._driver.promote(limit=MOST_AT_ONCE))
-        for _ in range(UNBLOCK_TRIES):
-            found = await self._driver.arun(self._driver.unblock())
-            if not found.is_more:
-                break
-            await asyncio.sleep(UNBLOCK_PAUSE)
-        self._has_looked = True
+        self._is_last_claim = False
+        self._waits_until = self._jobs.monotonic() + READY_SOON
+        await self._until_none_is_left(lambda: self._driver.promote(limit=MOST_AT_ONCE))
+        await self._until_none_is_left(self._driver.unblock)
+        self._looked_after = deliveries
         return True
 
-    async def _opens_soon(self) -> bool:
-        """Whether a gate has let jobs through; waits for one that opens in a moment."""
-        found = await self._driver.arun(self._driver.admit(limit=MOST_AT_ONCE))
-        if found.count or found.next_at is None:
-            return found.count > 0
-        seconds = (found.next_at - found.now).total_seconds()
-        if not 0 < seconds <= OPENS_SOON:
-            return False
-        await asyncio.sleep(seconds)
-        await self._driver.arun(self._driver.admit(limit=MOST_AT_ONCE))
-        return True
+    async def _until_none_is_left(self, verb: Callable[[], Verb[Promoted]]) -> None:
+        """Carry out a verb that passes over locked jobs until it has passed over none: the process that
+        locked them may not have committed yet, and a claim would miss them."""
+        for _ in range(LOCKED_TRIES):
+            found = await self._driver.arun(verb())
+            is_due = found.next_at is not None and found.next_at <= found.now
+            if not found.is_more and not is_due:
+                return
+            await asyncio.sleep(LOCKED_PAUSE)
+
+    async def _becomes_ready(self) -> bool:
+        """Whether jobs have become ready: waits for those that come due, or whose gate opens, in a
+        moment. The time counts from the last delivery, so other queues cannot keep a burst up."""
+        while self._jobs.monotonic() <= self._waits_until:
+            due = await self._driver.arun(self._driver.promote(limit=MOST_AT_ONCE))
+            opened = await self._driver.arun(self._driver.admit(limit=MOST_AT_ONCE))
+            if due.count or opened.count:
+                return True
+            seconds = [
+                (found.next_at - found.now).total_seconds() for found in (due, opened) if found.next_at
+            ]
+            if not seconds or self._jobs.monotonic() + min(seconds) > self._waits_until:
+                return False
+            await asyncio.sleep(max(min(seconds), LOCKED_PAUSE))
+        return False
 
     # -- giving back -------------------------------------------------------------------------------
 

@@ -13,15 +13,18 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
-from winch.core.errors import StorageError
+from winch.core.errors import ConfigError, StorageError
+from winch.core.policy.labels import meets
 from winch.core.policy.queue_settings import QueueSettings
 from winch.core.values.ids import random_id
+from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.loops import LoopEnded, Loops, tell
 from winch.engine.base.service import Backoff, Service
+from winch.engine.client.needs import publish_needs
 from winch.engine.client.spool import Spool
 from winch.engine.maintenance.queue_settings import QueueRules
 from winch.engine.maintenance.spool_forwarder import Forwarder
@@ -72,6 +75,10 @@ class WorkerConfig:
     spool: Spool | None = None
     # Whether a supervisor starts another worker in its place when this one retires.
     is_replaced: bool = False
+    # What acts on commands to this worker: the same for all processes of one supervisor.
+    supervisor: str = ""
+    # What this worker offers to tasks that need something.
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def order_among(self, known: Iterable[str], rng: random.Random) -> QueueOrder:
         """The order over the queues that are named, or over all that are known."""
@@ -100,6 +107,7 @@ class Worker:
         self._driver = driver
         self._runtime = runtime
         self._config = config
+        self._tasks = self._runnable()  # before there is anything to close
         self._on_session = on_session
         self._rng = rng or random.Random()  # noqa: S311  # jitter and queue order, not secrets
         self._monotonic = monotonic
@@ -171,11 +179,12 @@ class Worker:
             self._driver,
             FetchSettings(
                 self.order,
-                tasks.names,
+                self._tasks,
                 config.poll,
-                is_gated=any(has_gates(tasks.get(name).options) for name in tasks.names),
+                is_gated=any(has_gates(tasks.get(name).options) for name in self._tasks),
                 # Not with a lease so short that a claim that waited would look too old.
                 waits_in_store=config.poll <= self._jobs.too_old / 4,
+                at_once=None if any(task.options.collect for task in tasks) else config.concurrency,
             ),
             self._slots,
             monotonic=self._monotonic,
@@ -233,7 +242,7 @@ class Worker:
         tasks = self._runtime.tasks
         return WorkerStarted(
             queues=self.order.names,
-            tasks=len(tasks.names),
+            tasks=len(self._tasks),
             slots=self._config.concurrency,
             uses={task.options.queue: task.name for task in tasks},
         )
@@ -245,12 +254,22 @@ class Worker:
             known = await known_queues(self._driver, self._runtime.tasks)
         self.order: QueueOrder = self._config.order_among(known, self._rng)
 
+    def _runnable(self) -> tuple[str, ...]:
+        """The tasks whose needs the labels of this worker meet: it claims no others."""
+        tasks, labels = self._runtime.tasks, self._config.labels
+        names = tuple(name for name in tasks.names if meets(labels, tasks.get(name).options.needs))
+        if tasks.names and not names:
+            raise ConfigError("every task of the app needs labels that this worker does not have")
+        return names
+
     async def _declare_limits(self) -> None:
-        """Publish the limits of this code: the last worker to start wins."""
+        """Publish the limits and the needs of this code: the last worker to start wins."""
         tasks = self._runtime.tasks
+        needs = {name: tasks.get(name).options.needs for name in tasks.names}
+        await operation.arun(self._driver, publish_needs(self._driver, needs))
         specs = declared(tasks.get(name) for name in tasks.names)
         if specs:
-            await self._driver.arun(self._driver.set_limits(specs, by="code", is_live=False))
+            await self._driver.arun(self._driver.set_limits(specs, by=None))
 
     async def _new_session(self) -> None:
         session = NewSession(
@@ -260,10 +279,12 @@ class Worker:
             pid=os.getpid(),
             release=self._config.release,
             queues=self.order.names,
-            tasks=self._runtime.tasks.names,
+            tasks=self._tasks,
             slots=self._config.concurrency,
             lease=self._config.lease,
             schedules=self._declared(),
+            supervisor=self._config.supervisor,
+            labels=dict(self._config.labels),
         )
         await self._driver.arun(self._driver.start_session(session))
         self._jobs.session = self._executor.worker = session.id
@@ -281,7 +302,7 @@ class Worker:
         if session != self.session or self._is_ending:  # a beat crossed our own end of the session
             return
         log.warning(
-            "session %s is no longer live: its jobs were given to others. Ending %d running handlers "
+            "session %s is no longer live: other workers have its jobs. Ending %d running handlers "
             "and starting a new session",
             session,
             len(self._jobs.attempts),

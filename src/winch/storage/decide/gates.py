@@ -16,6 +16,8 @@ from winch.storage.params import Finish, GateInfo, LimitInfo
 NAMED = 5
 # How many jobs a claim looks at beyond those it wants, and how often it looks again when all were held.
 AHEAD = 200
+# Has set a limit that no person has set.
+CODE = "code"
 ROUNDS = 20
 # How many jobs that wait at a gate are made ready in one go.
 OPENED_AT_ONCE = 500

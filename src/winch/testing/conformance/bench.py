@@ -13,9 +13,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from winch.core.errors import ConfigError
+from winch.core.gates.places import lone_place
 from winch.core.job import CRASH_RULE, Claim, Failure, JobRecord, RetryChanges, SuspectRule, to_micros
 from winch.core.lifecycle import JobState
-from winch.core.values.ids import job_id, random_id
+from winch.core.values.ids import job_id, random_id, with_place
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import (
     Acted,
     Answer,
@@ -164,7 +166,10 @@ class Bench:
         return random_id(self._rng.randbytes(16))
 
     def new_job(self, **fields: Any) -> NewJob:
-        return NewJob(**{"id": self.new_id(), "task": "mail.send", "args": '{"to":7}', **fields})
+        job = NewJob(**{"id": self.new_id(), "task": "mail.send", "args": '{"to":7}', **fields})
+        # As clients draw them: a job of one keyed gate has the place of the gate.
+        place = None if "id" in fields else lone_place(job.options)
+        return job if place is None else msgspec.structs.replace(job, id=with_place(job.id, place))
 
     def new_jobs(self, count: int, **fields: Any) -> list[NewJob]:
         return [self.new_job(**fields) for _ in range(count)]
@@ -290,7 +295,8 @@ class Bench:
         rule: SuspectRule = CRASH_RULE,
     ) -> list[Rescued]:
         refs = [ClaimRef(claim.id, claim.token) for claim in started]
-        verb = self.driver.end_session(session, started=refs, cause=cause, rule=rule, now=self.now)
+        crash = None if cause is None else CrashReport(refs, cause, rule)
+        verb = self.driver.end_session(session, crash, now=self.now)
         taken = self.call(verb)
         return sorted(taken, key=lambda rescued: rescued.id)
 

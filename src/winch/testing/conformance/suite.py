@@ -34,6 +34,7 @@ from winch.testing.conformance.cases.jobs import (
     waits,
 )
 from winch.testing.conformance.cases.store import (
+    backfills,
     breakers,
     dead,
     gate_order,
@@ -83,6 +84,7 @@ FAMILIES: Sequence[ModuleType] = (
     breakers,
     schedules,
     schedule_definitions,
+    backfills,
     reading,
     kv,
     transitions,

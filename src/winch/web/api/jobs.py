@@ -19,8 +19,9 @@ from winch.core.lifecycle import JobState
 from winch.core.values import codec
 from winch.core.values.ids import known_as
 from winch.core.values.redact import shown
+from winch.engine.base import operation
 from winch.engine.base.operation import Operation
-from winch.engine.client.why import explain
+from winch.engine.client import why as reasons
 from winch.engine.tasks.options import EnqueueOptions, enqueue_options, stored_options
 from winch.storage.params import Acted, NewJob
 from winch.storage.params import Enqueued as Stored
@@ -289,10 +290,11 @@ async def why(call: WebCall) -> WebReply:
 async def why_of(call: WebCall, record: JobRecord) -> str:
     """Why the job is where it is; without the ids and the number of other jobs for a narrowed caller."""
     driver = call.site.driver
-    facts = await driver.arun(driver.explain(record.id))
-    if facts is None:
+    asked = reasons.why(driver, record.id, names_others=not call.access.is_narrow)
+    text = await operation.arun(driver, asked)
+    if text is None:
         raise JobNotFound(record.id)
-    return explain(facts, names_others=not call.access.is_narrow)
+    return text
 
 
 # -- act ---------------------------------------------------------------------------------------------

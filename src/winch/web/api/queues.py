@@ -18,6 +18,7 @@ from winch.core.values.duration import format_duration, parse_rate
 from winch.core.values.ids import known_as
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import AuditLine, acting
+from winch.engine.client.worker_commands import by_worker
 from winch.engine.observe.task_times import task_times
 from winch.engine.tasks.options import check_queue
 from winch.storage.params import DeadGroup, GroupFilter, JobFilter, QueueInfo, SessionInfo
@@ -267,12 +268,16 @@ async def autoscale(call: WebCall) -> WebReply:
     if wanted is not None and not call.access.serves(wanted):
         raise Problem("not-found", f"no queue {wanted!r}")
     value = 0
+    live = await visible_sessions(call, is_ended_too=False)
     for queue in await visible_queues(call):
         if wanted in (None, queue.name) and queue.paused_at is None:
             value += queue.counts.get(JobState.READY, 0) + queue.counts.get(JobState.RUNNING, 0)
         elif wanted in (None, queue.name):
             value += queue.counts.get(JobState.RUNNING, 0)
-    return WebReply(ScaleOut(value=value))
+    serving = [one for one in live if one.supervisor and (wanted is None or wanted in one.queues)]
+    busy = sum(any(one.running for one in worker) for worker in by_worker(serving))
+    workers = max(busy, -(-value // call.query.jobs_per_worker))
+    return WebReply(ScaleOut(value=value, busy_workers=busy, workers=workers))
 
 
 async def audit(call: WebCall) -> WebReply:

@@ -13,7 +13,8 @@ from winch.core.lifecycle import JobState
 from winch.engine.observe import throughput
 from winch.engine.observe.alerts import kept_alerts
 from winch.engine.observe.throughput import HOUR, MINUTE, Series, TaskRate, percentile
-from winch.storage.params import GroupFilter, KvFilter, KvRecord, QueueInfo, SessionInfo
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import GroupFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
 from winch.web.api.queues import CAP
 from winch.web.pages.base import page
@@ -164,7 +165,7 @@ def _tiles(
         {
             "name": "Dead jobs",
             "value": f"{dead:,}{'+' if dead >= CAP else ''}",
-            "note": "kept for a look",
+            "note": "kept until you act",
             "tone": "bad" if dead else "",
         },
     ]

@@ -65,6 +65,8 @@ from winch.web.schemas.queues import (
     WorkersOut,
 )
 from winch.web.schemas.schedules import (
+    BackfillBody,
+    BackfillOut,
     NewScheduleBody,
     ScheduleBody,
     ScheduleDetail,
@@ -92,6 +94,12 @@ from winch.web.schemas.work import (
     FinishedOut,
     TokenBody,
 )
+from winch.web.schemas.workers import (
+    CommandBody,
+    CommandOut,
+    ConfigureBody,
+    StopBody,
+)
 
 __all__ = [
     "ACTIONS",
@@ -99,6 +107,8 @@ __all__ = [
     "AuditLineOut",
     "AuditOut",
     "AuditQuery",
+    "BackfillBody",
+    "BackfillOut",
     "BeatBody",
     "BeatOut",
     "Body",
@@ -107,7 +117,10 @@ __all__ = [
     "ClaimBody",
     "ClaimedJob",
     "ClaimedOut",
+    "CommandBody",
+    "CommandOut",
     "CompleteBody",
+    "ConfigureBody",
     "CountOut",
     "EmptyBody",
     "Enqueued",
@@ -155,6 +168,7 @@ __all__ = [
     "SignalBody",
     "SignalOut",
     "StatsOut",
+    "StopBody",
     "TokenBody",
     "TriggeredOut",
     "WhyOut",

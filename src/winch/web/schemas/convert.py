@@ -108,6 +108,7 @@ def worker_out(session: SessionInfo) -> WorkerOut:
         tasks=list(session.tasks),
         slots=session.slots,
         running=session.running,
+        labels=session.labels,
         started_at=session.started_at,
         lease_until=session.lease_until,
         ended_at=session.ended_at,

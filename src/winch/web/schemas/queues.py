@@ -59,6 +59,7 @@ class WorkerOut(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[str]
     slots: int
     running: int
+    labels: dict[str, str]
     started_at: datetime
     lease_until: datetime
     ended_at: datetime | None
@@ -122,12 +123,16 @@ class StatsOut(msgspec.Struct, frozen=True, kw_only=True):
 
 class ScaleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queue: str | None = None
+    jobs_per_worker: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 10
 
 
 class ScaleOut(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that could run now: ready ones and running ones."""
+    """`value`: jobs that could run now, ready ones and running ones. `busy_workers`: workers that run a
+    job. `workers`: how many are wanted, never fewer than are busy."""
 
     value: int
+    busy_workers: int
+    workers: int
 
 
 class LimitOut(msgspec.Struct, frozen=True, kw_only=True):

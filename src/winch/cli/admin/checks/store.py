@@ -15,6 +15,11 @@ from winch.core.lifecycle import JobState
 LOOK_AT = 10_000
 
 
+def _worker(app: App) -> str:
+    """How to start a worker. The command of a framework knows the app."""
+    return f"{app.command} worker{' -A module:app' if app.command == 'winch' else ''}"
+
+
 def check_workers(app: App) -> Findings:
     sessions = app.workers.list()
     live = [session for session in sessions if is_live(session)]
@@ -22,7 +27,7 @@ def check_workers(app: App) -> Findings:
         slots = sum(session.slots for session in live)
         yield Finding(Level.OK, "workers", f"{len(live)} live, {count(slots, 'slot')}")
     else:
-        yield Finding(Level.NOTE, "workers", "none is live", "start one: winch worker -A module:app")
+        yield Finding(Level.NOTE, "workers", "none is live", f"start one: {_worker(app)}")
     for session in sessions:
         if session.ended_at is None and not is_live(session):
             yield Finding(
@@ -30,7 +35,7 @@ def check_workers(app: App) -> Findings:
                 "workers",
                 f"the lease of {session.worker} is over since {span(now() - session.lease_until)}, "
                 f"and no worker has rescued its {count(session.running, 'job')}",
-                "a live worker does that within seconds; start one: winch worker",
+                f"a live worker does that within seconds; start one: {_worker(app)}",
             )
     releases = Counter(session.release for session in live if session.release)
     if len(releases) > 1:
@@ -58,7 +63,7 @@ def check_jobs(app: App) -> Findings:
                 "queues",
                 f"{count(ready, 'job')} of queue {queue.name!r} "
                 f"{'is' if ready == 1 else 'are'} ready, and no live worker serves it",
-                f"start a worker: winch worker -Q {queue.name}",
+                f"start a worker: {_worker(app)} -Q {queue.name}",
             )
         if queue.paused_at is not None:
             why = f": {queue.pause_reason}" if queue.pause_reason else ""
@@ -108,7 +113,7 @@ def check_schedules(app: App) -> Findings:
             "schedules",
             f"schedule {one.name!r} is late: its window of {stamp(one.next_at or one.now)} has been due "
             f"for {span(one.late_by or timedelta(0))}",
-            "any live worker ticks schedules; start one: winch worker -A module:app",
+            f"any live worker ticks schedules; start one: {_worker(app)}",
         )
     for one in found:
         if one.paused_at is not None:

@@ -77,6 +77,8 @@ class Base:
             "admitted",
         ):
             self.state.keys[job.id] = sort_key(job.run_at, job.priority)
+        if job.state is not JobState.RUNNING:
+            self.state.note_numbers.pop(job.id, None)
         if job.state in FINAL:
             keep = KEEP[job.state] if job.keep is None else job.keep
             self.state.live.pop(job.id, None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from winch.core import changes
-from winch.core.gates.uses import is_gated, queue_key
+from winch.core.gates.uses import LIMIT, gates_of, is_gated, queue_key
 from winch.core.job import Claim, JobRecord, strict_place
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import NO_RULE, QueueRule
@@ -39,9 +39,10 @@ class ClaimVerbs:
         return verb("claim", body)
 
     def next_members(self, ended: Sequence[JobRecord], params: ClaimParams, at: datetime) -> list[Claim]:
-        """Take the next members of the FIFO keys of these jobs, which are final now: those that a claim
-        would take first."""
+        """Take the next members of the FIFO keys of these jobs, which are final now, and the next jobs
+        of their limits: those that a claim would take first."""
         heads = self._state.gates.next_members(ended)
+        limits = {use.key for job in ended for use in gates_of(job.options) if use.kind == LIMIT}
         taken: list[Claim] = []
         if not self._base.is_live(params.session):
             return taken
@@ -56,9 +57,12 @@ class ClaimVerbs:
                 for job in self._state.live.values()
             )
             for job in sorted(ready, key=lambda job: (self._state.keys[job.id], job.id)):
-                if is_shared or job.id not in heads or len(taken) == params.limit:
+                if is_shared or len(taken) == params.limit:
                     return taken
-                self._state.gates.take_turn(job)
+                if job.id in heads:
+                    self._state.gates.take_turn(job)
+                elif not self._state.gates.take_permit(job, limits, params.token, at):
+                    return taken
                 taken.append(self._take(job, params, at, NO_RULE))
         return taken
 

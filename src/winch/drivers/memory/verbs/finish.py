@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from winch.core import changes
-from winch.core.job import CRASH_RULE, Claim, Note, SuspectRule
+from winch.core.job import Claim, Note
 from winch.core.lifecycle import JobState
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.claim import ClaimVerbs
 from winch.drivers.memory.verbs.taking_back import give_back, suspect
 from winch.drivers.memory.verbs.waits import WaitVerbs
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
@@ -87,23 +88,16 @@ class FinishVerbs:
 
         return verb("give_up", body)
 
-    def crash(
-        self,
-        claims: Sequence[ClaimRef],
-        *,
-        cause: str,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
-    ) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> list[Answer]:
             at = self._base.now(now)
             answers = []
-            for ref in claims:
+            for ref in crash.claims:
                 job = self._state.live.get(ref.id)
                 if job is None or job.state is not JobState.RUNNING or job.token != ref.token:
                     answers.append(self._repeated(ref.id, ref.token, None))
                     continue
-                suspect(self._base, job, "crashed", cause, at, rule, by_token=ref.token)
+                suspect(self._base, job, "crashed", crash.cause, at, crash.rule, by_token=ref.token)
                 answers.append(Answer.TOOK)
             return answers
 
@@ -119,6 +113,11 @@ class FinishVerbs:
         job = self._state.live.get(claim.id)
         if job is None or job.state is not JobState.RUNNING or job.token != claim.token:
             return Answer.LOST
+        if note.number is not None:
+            token, number = self._state.note_numbers.get(job.id, ("", 0))
+            if token == claim.token and note.number <= number:
+                return Answer.TOOK  # a later note is stored already
+            self._state.note_numbers[job.id] = (claim.token, note.number)
         self._state.live[job.id] = changes.noted(job, note)
         return Answer.TOOK
 

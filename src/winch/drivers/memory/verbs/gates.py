@@ -10,7 +10,7 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import NO_RULE, QueueRule
 from winch.drivers.memory.gate_state import Permit
 from winch.drivers.memory.verbs.base import Base, verb
-from winch.storage.decide.gates import queue_limit
+from winch.storage.decide.gates import CODE, queue_limit
 from winch.storage.params import LimitInfo, Promoted
 from winch.storage.verbs import Verb
 
@@ -38,16 +38,11 @@ class GateVerbs:
         return verb("admit", body)
 
     def set_limits(
-        self,
-        specs: Mapping[str, GateSpec | None],
-        *,
-        by: str,
-        is_live: bool = True,
-        now: datetime | None = None,
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
     ) -> Verb[None]:
         def body() -> None:
             at = self._base.now(now)
-            self._base.open_gates(self._state.gates.set(specs, by, is_live, at), at)
+            self._base.open_gates(self._state.gates.set(specs, by or CODE, by is not None, at), at)
 
         return verb("set_limits", body)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from winch.drivers.memory.verbs.base import Base, verb
-from winch.storage.params import KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.verbs import Verb
 
 

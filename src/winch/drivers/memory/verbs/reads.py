@@ -159,6 +159,8 @@ class ReadVerbs:
             running=len(self._base.running(info.id)),
             ended_at=session.ended_at,
             end_reason=session.end_reason,
+            supervisor=info.supervisor,
+            labels=info.labels,
         )
 
     def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:

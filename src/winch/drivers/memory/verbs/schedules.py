@@ -18,6 +18,7 @@ from winch.storage.decide.schedules import (
     ScheduleRows,
     ScheduleRun,
     changed,
+    gives_way,
     timing_key,
     with_held,
 )
@@ -95,7 +96,7 @@ class ScheduleVerbs:
                     after = replace(after, definition=own.definition)
                 state.rows[name] = replace(after, declared_by=0)
             kept = state.runs.setdefault(name, {}) if effect.runs else {}
-            runs = tuple(run for run in effect.runs if run.window not in kept)
+            runs = tuple(run for run in effect.runs if not self._is_done(run, kept.get(run.window)))
             jobs = [
                 job for job, run in zip(effect.jobs, effect.runs, strict=True) if job and run in runs
             ]
@@ -112,6 +113,13 @@ class ScheduleVerbs:
             return Changed(answer=effect.answer, row=effect.row, runs=runs)
 
         return verb("change_schedule", body)
+
+    def _is_done(self, run: ScheduleRun, there: ScheduleRun | None) -> bool:
+        """Whether the window has its run, or its job has outlived the run."""
+        if there is not None and not gives_way(there.kind, run.kind):
+            return True
+        is_stored = run.job in self._state.live or run.job in self._state.archive
+        return run.kind is RunKind.ENQUEUED and is_stored
 
     def live_jobs(self, name: str) -> int:
         """How many jobs of this schedule are live."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from winch.core.job import CRASH_RULE, SuspectRule
 from winch.drivers.memory.records import Session
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.schedules import ScheduleVerbs
 from winch.drivers.memory.verbs.taking_back import give_back, suspect
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import (
+    COMMANDS,
+    MOST_COMMANDS,
     ClaimRef,
     NewSession,
     Pulse,
@@ -48,30 +50,33 @@ class SessionVerbs:
                     continue
                 session.lease_until = at + session.info.lease
                 session.beats += 1
-                pulses.append(Pulse(session_id, is_live=True, beats=session.beats, now=at))
+                commands = self._commands(session_id, at)
+                pulses.append(Pulse(session_id, True, session.beats, at, commands))
             return pulses
 
         return verb("beat", body)
 
+    def _commands(self, session: str, at: datetime) -> tuple[tuple[str, str], ...]:
+        found = [
+            (key, body)
+            for (book, key), (body, end) in self._state.records.items()
+            if book == COMMANDS and key.startswith(f"{session}/") and (end is None or end > at)
+        ]
+        return tuple(sorted(found)[:MOST_COMMANDS])
+
     def end_session(
-        self,
-        session: str,
-        *,
-        started: Sequence[ClaimRef] = (),
-        cause: str | None = None,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
+        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
     ) -> Verb[list[Rescued]]:
         def body() -> list[Rescued]:
             at = self._base.now(now)
             known = self._state.sessions.get(session)
             if known is not None and known.ended_at is None:
-                known.ended_at, known.end_reason = at, cause or "stopped"
-            guilty = {(ref.id, ref.token) for ref in started}
+                known.ended_at, known.end_reason = at, crash.cause if crash else "stopped"
+            guilty = {(ref.id, ref.token) for ref in crash.claims} if crash else set()
             back = []
             for job in self._base.running(session):
-                if cause is not None and (job.id, job.token) in guilty:
-                    to = suspect(self._base, job, "crashed", cause, at, rule)
+                if crash and (job.id, job.token) in guilty:
+                    to = suspect(self._base, job, "crashed", crash.cause, at, crash.rule)
                 else:
                     to = give_back(self._base, job, at, by_token=None)
                 back.append(Rescued(job.id, job.token or "", session, to))

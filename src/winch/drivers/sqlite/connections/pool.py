@@ -45,6 +45,7 @@ class Connections:
     def __init__(self, address: Address) -> None:
         self._address = address
         self.path: Path = address.path
+        self.is_synced: bool = address.sync == "full"
         self._guard = threading.Lock()
         self.file: OpenFile | None = None
         """The opening of the file that holds now; None while it is closed."""
@@ -81,8 +82,8 @@ class Connections:
     def refuse_forked(self) -> None:
         if self._is_forked_open:
             raise StorageError(
-                f"this process was forked while {self.path} was in use, and SQLite does not survive "
-                "that; fork outside of transactions and reads, or start children with 'spawn'"
+                f"this process was forked while {self.path} was in use, which SQLite does not "
+                "support; fork outside of transactions and reads, or start children with 'spawn'"
             )
 
     def drop_replaced(self) -> StorageUnavailable:

@@ -45,6 +45,11 @@ GROUP_LIMIT = 512
 # commits do not sync waited 1.6 times as long for the disk.
 CHECKPOINT_BYTES = 8 * 1024 * 1024
 _COMMIT_BYTES, _CHANGE_BYTES = 12 * 1024, 700
+# With sync=full also after so many commits. A sync of a file that has become longer takes twice as long
+# as one within it, and the WAL's file becomes longer until the first checkpoint. A commit of one job
+# writes 8 KiB, so the file stays at 2 MiB where jobs are stored one by one. Commits are on the disk by
+# then, so such a checkpoint syncs no more than a few pages.
+SYNCED_COMMITS = 256
 # A checkpoint that a long read kept from coming to its end is tried again after this much more.
 _CHECKPOINT_STEP = 1024 * 1024
 
@@ -98,7 +103,8 @@ def _add(ring: Ring, other: Ring) -> None:
 
 class QueuedWrite:
     """One verb that waits for its commit. `gate` is held until it is done or its caller becomes the
-    leader; an async caller has a `future` instead."""
+    leader; an async caller has a `future` instead. A verb that was sent (`Writer.send`) is left to the
+    thread: its caller never leads. `begun` is held until its transaction begins."""
 
     # Defaults on the class: a lone caller's call sets none of them but its result.
     result: Any = None
@@ -106,6 +112,7 @@ class QueuedWrite:
     is_done = False
     leads = False
     gate: threading.Lock | None = None
+    begun: threading.Lock | None = None
     loop: asyncio.AbstractEventLoop | None = None
     future: asyncio.Future[Any] | None = None
 
@@ -125,7 +132,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._turns: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.groups: int = 0
-        self._checkpoints = Checkpoints()
+        self._checkpoints = Checkpoints(is_synced=connections.is_synced)
         forget_in_children(self)
 
     def run(self, verb: Verb[T]) -> T:
@@ -151,6 +158,34 @@ class Writer:
         result: T = call.result
         return result
 
+    def send(self, verb: Verb[Any]) -> QueuedWrite:
+        """Have the thread carry the verb out; returns when it begins. `result` waits for its end.
+
+        From its begin on the thread is inside SQLite, where it needs no interpreter lock. A caller that
+        went on at once would keep that lock, and the thread would begin when the caller waits."""
+        call = QueuedWrite(verb)
+        call.gate, call.begun = threading.Lock(), threading.Lock()
+        call.gate.acquire()
+        call.begun.acquire()
+        self._leave_to_thread(call)
+        call.begun.acquire()
+        return call
+
+    def result(self, call: QueuedWrite) -> Any:
+        """The result of a verb that was sent; blocks."""
+        if call.gate is not None:
+            call.gate.acquire()
+        if call.error is not None:
+            raise call.error
+        return call.result
+
+    def _leave_to_thread(self, call: QueuedWrite) -> None:
+        with self._guard:
+            self._queue.append(call)
+            if not self._is_led:
+                self._is_led = True
+                self._wake_thread()
+
     def _leave(self, call: QueuedWrite) -> None:
         """The caller was interrupted (Ctrl-C) while it waited."""
         with self._guard:
@@ -164,11 +199,7 @@ class Writer:
         call = QueuedWrite(verb)
         call.loop = asyncio.get_running_loop()
         call.future = call.loop.create_future()
-        with self._guard:
-            self._queue.append(call)
-            if not self._is_led:
-                self._is_led = True
-                self._wake_thread()
+        self._leave_to_thread(call)
         result: T = await call.future
         return result
 
@@ -227,7 +258,7 @@ class Writer:
                 self._is_led = False
                 return
             first = self._queue[0]
-            if first.gate is None:
+            if first.gate is None or first.begun is not None:
                 self._wake_thread()
                 return
             self._queue.popleft()
@@ -281,6 +312,9 @@ class Writer:
         if file.is_replaced():
             raise self._connections.drop_replaced()
         conn = file.writing or self._connections.writer()
+        for call in calls:
+            if call.begun is not None:
+                call.begun.release()
         self.groups += 1
         before = conn.total_changes
         in_commit = len(calls) == 1 and calls[0].verb.is_alone
@@ -371,6 +405,8 @@ class Writer:
             if call.loop is not None:
                 loops.setdefault(call.loop, []).append(call)
             elif call.gate is not None:
+                if call.begun is not None and call.begun.locked():  # as it is where it has not begun
+                    call.begun.release()
                 call.gate.release()
         for loop, done in loops.items():
             try:
@@ -396,10 +432,13 @@ def _settle(calls: list[QueuedWrite]) -> None:
 class Checkpoints:
     """Counts what this process writes to the WAL. `count` is how many checkpoints it has made."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_synced: bool) -> None:
+        """`is_synced`: each commit is on the disk when it returns."""
+        self._is_synced = is_synced
         self.count: int = 0
         self._written = 0
         self._commits = 0
+        self._commits_before = 0
 
     def is_due(self, path: Path, changes: int) -> bool:
         """After a commit with this many changed rows: whether it is time for a checkpoint."""
@@ -409,12 +448,15 @@ class Checkpoints:
             # Other processes write too, and are not counted here: their sum shows in the file.
             if self._commits % _LOOK_EVERY == 0 and wal_bytes(path) > WAL_FILE_BYTES:
                 return True
+            if self._is_synced and self._commits - self._commits_before >= SYNCED_COMMITS:
+                return True
         return self._written > CHECKPOINT_BYTES
 
     def run(self, path: Path, conn: sqlite3.Connection) -> None:
         """Copy the WAL into the database, so that SQLite writes it from its start again. Only with the
         file's lock held. After an error all commits are still in the WAL; the next one tries again."""
         self.count += 1
+        self._commits_before = self._commits
         is_whole = False
         try:
             if wal_bytes(path) > WAL_FILE_BYTES:

@@ -59,6 +59,9 @@ CREATE TABLE winch_job (
     gate TEXT,
     -- The job has done something that must be undone when it is cancelled.
     has_undo INTEGER NOT NULL DEFAULT 0,
+    -- The last numbered note: the token of its claim, and its number. NULL for most.
+    note_token TEXT,
+    note_number INTEGER,
     -- The number of a member of a FIFO key; NULL for other jobs.
     seq INTEGER,
     -- Spelled with OR: SQLite builds a table for a longer IN list anew for every row it checks.
@@ -169,6 +172,9 @@ CREATE TABLE winch_session (
     beats INTEGER NOT NULL DEFAULT 0,
     ended_at INTEGER,
     end_reason TEXT,
+    -- What acts on commands, the same for all processes of one worker; empty: it takes none.
+    supervisor TEXT NOT NULL DEFAULT '',
+    labels TEXT NOT NULL DEFAULT '{}',
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) STRICT;
 

@@ -30,15 +30,29 @@ WHERE name = :name;
 DELETE FROM winch_schedule_run
 WHERE schedule = :name;
 
--- change_schedule.taken: which of these windows have a row.
-SELECT window_at
+-- change_schedule.stored: which of these jobs are there, live or kept.
+SELECT id
+FROM winch_job
+WHERE id IN (SELECT value FROM json_each(:ids))
+UNION ALL
+SELECT id
+FROM winch_archive
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- change_schedule.taken: which of these windows have a row, and of which kind.
+SELECT window_at, kind
 FROM winch_schedule_run
 WHERE schedule = :name
     AND window_at IN (SELECT value FROM json_each(:windows));
 
--- change_schedule.run: what became of a window.
+-- change_schedule.run: what became of a window; a row without a job gives way to one with a job.
 INSERT INTO winch_schedule_run (schedule, window_at, kind, at, job, note)
-VALUES (:schedule, :window_at, :kind, :at, :job, :note);
+VALUES (:schedule, :window_at, :kind, :at, :job, :note)
+ON CONFLICT (schedule, window_at) DO UPDATE
+SET kind = excluded.kind,
+    at = excluded.at,
+    job = excluded.job,
+    note = excluded.note;
 
 -- change_schedule.trim: runs that are too old; never that of a job which is not final.
 DELETE FROM winch_schedule_run

@@ -31,6 +31,46 @@ WHERE id IN (SELECT key FROM json_each(:results))
     AND gate IS NULL
     AND token = :token;
 
+-- finish.members: as finish.archive, for members of FIFO keys that hold their turn and nothing else.
+INSERT OR REPLACE INTO winch_archive (
+    id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
+    headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
+    session, claimed_at, ended_token, cancel_requested_at, progress, checkpoint, log, history, finished_at,
+    result, reason, drop_at
+)
+SELECT
+    winch_job.id, task, version, args, queue, priority, created_at, run_at, 'completed', tenant, fifo, seq,
+    unique_key, tags, headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues,
+    is_suspect, fence, session, claimed_at, token, cancel_requested_at, progress, checkpoint, log, history,
+    :now, ended.atom, NULL, :now + coalesce(keep, :keep_completed)
+FROM json_each(:results) AS ended
+JOIN winch_job ON winch_job.id = ended.key
+WHERE winch_job.state = 'running'
+    AND winch_job.gate = ''
+    AND winch_job.fifo IS NOT NULL
+    AND winch_job.token = :token
+    AND instr(winch_job.options, '"kind":"scope"') = 0
+    AND NOT EXISTS (SELECT 1 FROM winch_permit WHERE job = winch_job.id AND token IS NOT NULL)
+RETURNING id, fifo;
+
+-- finish.gone: the live rows of members that were archived in this transaction.
+DELETE FROM winch_job
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- finish.next: the members of these FIFO keys whose turn it is now, and the gate at which they wait.
+SELECT head.id, head.gate
+FROM json_each(:keys) AS wanted
+JOIN winch_job AS head ON head.id = (
+    SELECT id
+    FROM winch_job
+    WHERE fifo = wanted.value
+    ORDER BY coalesce(seq, created_at), id
+    LIMIT 1
+)
+WHERE head.state = 'blocked'
+    AND head.gate = 'fifo:' || wanted.value
+    AND NOT EXISTS (SELECT 1 FROM winch_permit WHERE gate = 'fifo:' || wanted.value AND token IS NULL);
+
 -- finish.ended: what ended the claims that are no longer live.
 SELECT id, state, ended_token, history
 FROM winch_job

@@ -1,9 +1,10 @@
 -- start_session: repeating it changes nothing.
 INSERT INTO winch_session (
-    id, worker, host, pid, release, queues, tasks, slots, lease, started_at, lease_until
+    id, worker, host, pid, release, queues, tasks, slots, lease, started_at, lease_until, supervisor, labels
 )
 VALUES (
-    :id, :worker, :host, :pid, :release, :queues, :tasks, :slots, :lease, :now, :now + :lease
+    :id, :worker, :host, :pid, :release, :queues, :tasks, :slots, :lease, :now, :now + :lease, :supervisor,
+    :labels
 )
 ON CONFLICT (id) DO NOTHING;
 

@@ -75,6 +75,8 @@ class EnqueueVerbs:
 
         if len(jobs) == 1 and not is_repeat and _is_plain(jobs[0]):
             return Verb("enqueue", lambda: _store_plain(jobs[0], now), is_alone=True)
+        if len(jobs) > 1 and not is_repeat and (texts := _args_alike(jobs)) is not None:
+            return Verb("enqueue", lambda: _store_alike(jobs, texts, now), is_alone=True)
         return Verb("enqueue", body)
 
 
@@ -109,6 +111,34 @@ def _store_plain(job: NewJob, now: datetime | None) -> Body[list[Enqueued]]:
     return stored_at(from_micros(at), [job])
 
 
+def _args_alike(jobs: Sequence[NewJob]) -> str | None:
+    """The arguments of jobs that share their envelope, as `enqueue` takes them. None where they do not,
+    or where something is looked up or numbered before they are stored."""
+    first = jobs[0]
+    if first.is_given_id or first.unique_key is not None or first.fifo is not None:
+        return None
+    task, envelope = first.task, _astuple(first)[_ENVELOPE_AT:]
+    args = {}
+    for job in jobs:
+        if job.task != task or _astuple(job)[_ENVELOPE_AT:] != envelope:
+            return None
+        args[job.id] = job.args
+    # Of an id that is there twice one would be lost without a word.
+    return to_json(args) if len(args) == len(jobs) else None
+
+
+def _store_alike(jobs: Sequence[NewJob], texts: str, now: datetime | None) -> Body[list[Enqueued]]:
+    """Jobs that share their envelope, by one statement."""
+    at: int = yield StoreTime(now)
+    values = _values(jobs[0], texts, None, at)
+    try:
+        yield Step("enqueue", values)
+    except sqlite3.IntegrityError as error:
+        raise drawn_twice(", ".join(job.id for job in jobs)) from error
+    yield _ring_for_new(values, len(jobs))
+    return stored_at(from_micros(at), jobs)
+
+
 def _fresh(
     jobs: Sequence[NewJob], known: set[str], moment: datetime, *, is_repeat: bool
 ) -> tuple[list[NewJob], list[Enqueued]]:
@@ -131,7 +161,7 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
     """Jobs that share an envelope go in one statement: in a bulk of one task all of them do."""
     numbers = yield from _numbers(jobs, at)
     for job, args in groups_of(jobs):
-        values = _values(job, args, numbers.get(job.id), at)
+        values = _values(job, to_json(args), numbers.get(job.id), at)
         if job.fifo is None or len(args) == 1:
             yield Step("enqueue", values)
         else:  # each has a number of its own
@@ -143,8 +173,9 @@ def _insert(jobs: Sequence[NewJob], at: int) -> Body[None]:
         yield _ring_for_new(values, len(args))
 
 
-def _values(job: NewJob, args: Mapping[str, str], seq: int | None, at: int) -> dict[str, Any]:
-    """What `enqueue` stores: one of the jobs that share an envelope, and the arguments of all by id."""
+def _values(job: NewJob, texts: str, seq: int | None, at: int) -> dict[str, Any]:
+    """What `enqueue` stores: one of the jobs that share an envelope, and the arguments of all of them as
+    a JSON object by id."""
     due = at
     if job.delay is not None:
         due = at + job.delay // MICROSECOND
@@ -152,7 +183,7 @@ def _values(job: NewJob, args: Mapping[str, str], seq: int | None, at: int) -> d
         due = to_micros(job.run_at)
     run_at = max(due, at)
     return {
-        "jobs": to_json(args),
+        "jobs": texts,
         "task": job.task,
         "version": job.version,
         "queue": job.queue,

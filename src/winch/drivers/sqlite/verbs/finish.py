@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from winch.core import changes
-from winch.core.job import CRASH_RULE, KEEP, LOG_LIMIT, Claim, Note, SuspectRule, from_micros
+from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import read_history
@@ -18,6 +18,7 @@ from winch.drivers.sqlite.verbs.awaited import begin_waits
 from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import give_back, store
 from winch.drivers.sqlite.verbs.claim import next_members
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
@@ -34,7 +35,7 @@ class FinishVerbs:
             completed: dict[str, dict[str, str | None]] = {}
             others: list[int] = []
             for index, outcome in enumerate(outcomes):
-                if outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None:
+                if _is_plain(outcome):
                     completed.setdefault(outcome.token, {}).setdefault(outcome.id, outcome.result)
                 else:
                     others.append(index)
@@ -61,7 +62,7 @@ class FinishVerbs:
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
             at: int = yield StoreTime(now)
             rings: list[Ring] = []
-            ended = yield from _kept_apart(_finish_others(outcomes, at), rings)
+            ended = yield from _kept_apart(_finish_members(outcomes, at), rings)
             answers = yield from _answered(outcomes, ended)
             took = [o.id for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
             claims = yield from next_members(took, then, at)
@@ -101,14 +102,9 @@ class FinishVerbs:
 
         return Verb("give_up", body)
 
-    def crash(
-        self,
-        claims: Sequence[ClaimRef],
-        *,
-        cause: str,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
-    ) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
+        claims = crash.claims
+
         def body() -> Body[list[Answer]]:
             at: int = yield StoreTime(now)
             rows = yield from query("crash", ids=to_json([ref.id for ref in claims]))
@@ -121,7 +117,7 @@ class FinishVerbs:
             jobs = yield from read_jobs(claims[index].id for index in answers)
             moment = from_micros(at)
             dead = [
-                changes.suspected(job, "crashed", cause, moment, rule, by_token=job.token)
+                changes.suspected(job, "crashed", crash.cause, moment, crash.rule, by_token=job.token)
                 for job in jobs.values()
             ]
             yield from store(dead, at)
@@ -169,6 +165,7 @@ def _noted(claim: ClaimRef, note: Note) -> Body[Answer]:
         log_limit=LOG_LIMIT,
         has_undo=None if note.has_undo is None else int(note.has_undo),
         forgets_cancel=int(note.forgets_cancel),
+        number=note.number,
     )
     return Answer.TOOK if rows else Answer.LOST
 
@@ -224,6 +221,42 @@ def _archive(
         yield Step("record.awaited", {"ids": to_json(list(took))})
         yield Step("finish.leave", {"results": values["results"], "token": token})
     return took, gated
+
+
+def _is_plain(outcome: Finish) -> bool:
+    """Whether it is a completion that adds nothing to the job's history."""
+    return outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None
+
+
+def _finish_members(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, str]]]:
+    """Finish members of FIFO keys. Plain completions of those that hold nothing but their turn need no
+    record in Python: the store moves their rows, and the turns. The claims that were live."""
+    completed: dict[str, dict[str, str | None]] = {}
+    for one in outcomes:
+        if _is_plain(one) and one.brake is None:
+            completed.setdefault(one.token, {}).setdefault(one.id, one.result)
+    ended: set[tuple[str, str]] = set()
+    keys: set[str] = set()
+    for token, results in completed.items():
+        rows = yield from query(
+            "finish.members",
+            results=to_json(results),
+            token=token,
+            now=at,
+            keep_completed=_KEEP_COMPLETED,
+        )
+        ended.update((job_id, token) for job_id, _ in rows)
+        keys.update(key for _, key in rows)
+    if ended:
+        ids = to_json([job_id for job_id, _ in ended])
+        yield Step("record.awaited", {"ids": ids})
+        yield Step("finish.gone", {"ids": ids})
+        yield from query("admit.leave_turn", ids=ids)
+        yield from permits.admit(dict((yield from query("finish.next", keys=to_json(sorted(keys))))), at)
+    if len(ended) < len(outcomes):
+        rest = [one for one in outcomes if (one.id, one.token) not in ended]
+        ended |= yield from _finish_others(rest, at)
+    return ended
 
 
 def _finish_others(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, str]]]:

@@ -14,7 +14,7 @@ from winch.core.values.codec import to_json
 from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
-from winch.storage.decide.gates import Setting, named_limits
+from winch.storage.decide.gates import CODE, Setting, named_limits
 from winch.storage.params import LimitInfo, Promoted
 from winch.storage.verbs import Verb
 
@@ -39,17 +39,12 @@ class GateVerbs:
         return verb("admit", body)
 
     def set_limits(
-        self,
-        specs: Mapping[str, GateSpec | None],
-        *,
-        by: str,
-        is_live: bool = True,
-        now: datetime | None = None,
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
     ) -> Verb[None]:
         def body() -> Body[None]:
             at = micros(now)
             for name, spec in specs.items():
-                values = {"limit": name, "is_live": int(is_live), "by": by, "now": at}
+                values = {"limit": name, "is_live": int(by is not None), "by": by or CODE, "now": at}
                 if spec is None:
                     yield from query("set_limits.remove", **values)
                 else:

@@ -9,7 +9,7 @@ from winch.core.values.codec import to_json
 from winch.drivers.sqlite.records import MICROSECOND
 from winch.drivers.sqlite.statements import Step, StoreTime
 from winch.drivers.sqlite.verbs.base import Body, query
-from winch.storage.params import KvFilter, KvRecord
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.verbs import Verb
 
 

@@ -101,7 +101,7 @@ def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Bod
         else:
             rows = yield from query("admit.waiting", key=key, limit=most)
             chosen |= {row[0]: key for row in rows}
-    yield from _admit(chosen, at)
+    yield from admit(chosen, at)
 
 
 def _ring_queues(keys: Iterable[str]) -> Body[None]:
@@ -148,10 +148,10 @@ def _open(key: str, at: int) -> Body[int]:
         if open_at != looked.open_at:
             looked.open_at = open_at
             yield from keep([looked])
-    return (yield from _admit(chosen, at))
+    return (yield from admit(chosen, at))
 
 
-def _admit(chosen: Mapping[str, str], at: int) -> Body[int]:
+def admit(chosen: Mapping[str, str], at: int) -> Body[int]:
     """Make these jobs ready, each where it waits at the gate it is given with."""
     if not chosen:
         return 0

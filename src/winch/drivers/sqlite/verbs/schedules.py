@@ -22,6 +22,7 @@ from winch.storage.decide.schedules import (
     ScheduleRows,
     ScheduleRun,
     changed,
+    gives_way,
     needs_live,
     with_held,
 )
@@ -93,7 +94,17 @@ class ScheduleVerbs:
             return ()
         windows = to_json([to_micros(run.window) for run in effect.runs])
         rows = yield from query("change_schedule.taken", name=name, windows=windows)
-        taken = {from_micros(row[0]) for row in rows}
+        there = {from_micros(window): RunKind(kind) for window, kind in rows}
+        ids = [run.job for run in effect.runs if run.kind is RunKind.ENQUEUED]
+        stored = set()
+        if ids:  # a job may outlive the run of its window
+            stored = {row[0] for row in (yield from query("change_schedule.stored", ids=to_json(ids)))}
+        taken = {
+            run.window
+            for run in effect.runs
+            if (run.window in there and not gives_way(there[run.window], run.kind))
+            or (run.kind is RunKind.ENQUEUED and run.job in stored)
+        }
         jobs = [
             job
             for job, run in zip(effect.jobs, effect.runs, strict=True)
@@ -101,8 +112,8 @@ class ScheduleVerbs:
         ]
         answers: dict[str, Enqueued] = {}
         if jobs:
-            stored = yield from self._enqueue.enqueue(jobs, now=now).steps()
-            answers = {answer.id: answer for answer in stored}
+            made = yield from self._enqueue.enqueue(jobs, now=now).steps()
+            answers = {answer.id: answer for answer in made}
         runs = tuple(
             run
             for run in with_held(effect.runs, answers)

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from winch.core import changes
-from winch.core.job import CRASH_RULE, SuspectRule, from_micros
+from winch.core.job import from_micros
 from winch.core.values.codec import to_json
+from winch.drivers._shared.rows import read_pulses
 from winch.drivers.sqlite.records import MICROSECOND
 from winch.drivers.sqlite.statements import StoreTime
 from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import store
-from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
+from winch.storage.crash_report import CrashReport
+from winch.storage.params import COMMANDS, MOST_COMMANDS, ClaimRef, NewSession, Pulse, Rescued
 from winch.storage.verbs import Verb
 
 
@@ -32,6 +34,8 @@ class SessionVerbs:
                 queues=to_json(session.queues),
                 tasks=to_json(session.tasks),
                 slots=session.slots,
+                supervisor=session.supervisor,
+                labels=to_json(session.labels),
                 lease=session.lease // MICROSECOND,
                 now=at,
             )
@@ -46,37 +50,28 @@ class SessionVerbs:
     def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
         def body() -> Body[list[Pulse]]:
             at: int = yield StoreTime(now)
-            beats: dict[str, int] = dict(
-                (yield from query("beat", sessions=to_json(list(sessions)), now=at))
+            rows = yield from query(
+                "beat", sessions=to_json(list(sessions)), book=COMMANDS, most=MOST_COMMANDS, now=at
             )
-            moment = from_micros(at)
-            return [
-                Pulse(session, is_live=session in beats, beats=beats.get(session, 0), now=moment)
-                for session in sessions
-            ]
+            return read_pulses(sessions, from_micros(at), rows)
 
         return Verb("beat", body)
 
     def end_session(
-        self,
-        session: str,
-        *,
-        started: Sequence[ClaimRef] = (),
-        cause: str | None = None,
-        rule: SuspectRule = CRASH_RULE,
-        now: datetime | None = None,
+        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             at: int = yield StoreTime(now)
-            yield from query("end_session", session=session, reason=cause or "stopped", now=at)
+            reason = crash.cause if crash else "stopped"
+            yield from query("end_session", session=session, reason=reason, now=at)
             ids = [row[0] for row in (yield from query("end_session.running", session=session))]
             jobs = yield from read_jobs(ids)
-            guilty = {(ref.id, ref.token) for ref in started}
+            guilty = {(ref.id, ref.token) for ref in crash.claims} if crash else set()
             moment = from_micros(at)
             taken, back = [], []
             for job in (jobs[i] for i in ids):
-                if cause is not None and (job.id, job.token) in guilty:
-                    changed = changes.suspected(job, "crashed", cause, moment, rule)
+                if crash and (job.id, job.token) in guilty:
+                    changed = changes.suspected(job, "crashed", crash.cause, moment, crash.rule)
                 else:
                     changed = changes.given_back(job, moment)
                 taken.append(changed)

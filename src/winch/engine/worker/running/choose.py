@@ -25,6 +25,7 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -175,6 +176,16 @@ class Chooser:
             seconds=None if timeout is None else timeout.total_seconds(),
             version=task.options.version,
         )
+
+
+@lru_cache(maxsize=4096)
+def is_as_usual(options: str) -> bool:
+    """Whether a job with these options runs as its task's jobs do: gates change nothing about that."""
+    try:
+        given = msgspec.json.decode(options, type=StoredOptions)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
+    return given.timeout is None and given.retry is None and given.attempts is None
 
 
 def _takes_only_arguments(task: Task[Any, Any]) -> bool:

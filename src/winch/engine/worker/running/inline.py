@@ -87,7 +87,7 @@ class Inline:
                 if places is not None:
                     places.end(claim.id, claim.token)
                 ran += 1
-                if stop.value is None and claim.options is None:
+                if stop.value is None:
                     completed(claim, now - began)
                 else:
                     self._ended(claim, plan, stop.value, began)

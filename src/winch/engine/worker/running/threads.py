@@ -360,7 +360,7 @@ class ThreadRows:
         del self._jobs.attempts[claim.id, claim.token]
         if self._jobs.places is not None:
             self._jobs.places.end(claim.id, claim.token)
-        if settled is COMPLETED and claim.options is None and not recorder.events.is_heard:
+        if settled is COMPLETED and not recorder.events.is_heard:
             recorder.finisher.completed(claim, self._jobs.monotonic() - call.began)
         else:
             recorder.record(attempt, settled, call.began)

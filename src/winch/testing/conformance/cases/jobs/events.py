@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from winch.core.lifecycle import JobState
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef, Event
 from winch.testing.conformance.bench import HOUR, LEASE, SECOND, Bench
 from winch.testing.conformance.case import case
@@ -152,7 +153,7 @@ def a_crash_is_told_as_a_rescue_by_the_claims_own_token(bench: Bench) -> None:
     for state in (JobState.READY, JobState.READY, JobState.DEAD):
         claim = bench.take()
         refs = [ClaimRef(claim.id, claim.token)]
-        bench.call(bench.driver.crash(refs, cause="signal 11", now=bench.now))
+        bench.call(bench.driver.crash(CrashReport(refs, "signal 11"), now=bench.now))
         event = last(bench, job_id)
         assert (event.kind, event.state) == ("rescued", state)
         assert (event.token, event.by_token) == (claim.token, claim.token)

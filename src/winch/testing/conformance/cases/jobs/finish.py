@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from winch.core.job import HISTORY_LIMIT, Claim, Entry, Failure
 from winch.core.lifecycle import FINAL, JobState
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimRef
 from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
@@ -456,7 +457,9 @@ def the_history_keeps_its_last_hundred_entries(bench: Bench) -> None:
 @case()
 def a_suspect_that_ends_by_itself_is_innocent(bench: Bench) -> None:
     (claim,) = claimed(bench)
-    bench.call(bench.driver.crash([ClaimRef(claim.id, claim.token)], cause="SIGSEGV", now=bench.now))
+    bench.call(
+        bench.driver.crash(CrashReport([ClaimRef(claim.id, claim.token)], "SIGSEGV"), now=bench.now)
+    )
     again = bench.take()
     assert again.is_suspect
     bench.finish(bench.outcome(again, JobState.READY))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from winch.core.gates.uses import SCOPE, BreakerSpec, GateSpec, GateUse
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
@@ -12,7 +13,7 @@ from winch.storage.params import Answer, Finish, NewJob
 from winch.testing.conformance.bench import HOUR, LEASE, Bench
 from winch.testing.conformance.case import case
 from winch.testing.conformance.cases.jobs.fifo import drained, ids, members
-from winch.testing.conformance.cases.store.gates import fifo, gated, ids_of, limit
+from winch.testing.conformance.cases.store.gates import fifo, gated, ids_of, limit, set_limits
 
 TOOK, ALREADY, LOST = [Answer.TOOK], [Answer.ALREADY], [Answer.LOST]
 
@@ -246,6 +247,50 @@ def a_finish_leaves_a_member_with_a_second_gate_to_a_claim(bench: Bench) -> None
 
 
 @case()
+def a_lost_claim_ends_and_claims_nothing_while_another_runs_the_member(bench: Bench) -> None:
+    jobs = members(bench, 2)
+    bench.enqueue(*jobs)
+    worker = bench.start_session()
+    zombie = bench.take(limit=1, session=worker)
+    bench.advance(2 * LEASE)
+    bench.beat(bench.session)
+    assert [one.id for one in bench.rescue()] == [jobs[0].id]
+    anew = bench.take(limit=1)
+    assert anew.id == zombie.id
+    assert bench.finish_and_claim(ended(bench, zombie), then=bench.claiming()) == (LOST, [])
+    record = bench.get(anew.id)
+    assert (record.state, record.token) == (JobState.RUNNING, anew.token)
+    assert drained(bench, anew) == ids(jobs)
+
+
+@case()
+def a_member_that_a_finish_claimed_keeps_its_turn(bench: Bench) -> None:
+    """The member before it has the lower number, and waits when an operator retries it."""
+    jobs = members(bench, 3)
+    claim = started(bench, jobs)
+    _, (second,) = bench.finish_and_claim(ended(bench, claim), then=bench.claiming())
+    bench.retry(jobs[0].id)
+    assert bench.claim() == []
+    assert bench.finish(ended(bench, second)) == TOOK
+    assert drained(bench) == [jobs[0].id, jobs[2].id]
+
+
+@case()
+def a_breaker_counts_members_that_such_a_finish_ends(bench: Bench) -> None:
+    """Four failures of nine trip nothing; of four they would."""
+    spec = BreakerSpec(failures=0.5, of=4, window=60_000_000, hold=30_000_000)
+    both = gated(fifo(), GateUse("scope:bank", SCOPE, breaker=spec))
+    jobs = bench.add_many(10, **both)
+    for job in jobs[:5]:
+        claim = bench.take(limit=1)
+        assert claim.id == job
+        is_refused(bench, claim)
+    for _ in range(4):
+        bench.finish(ended(bench, bench.take(limit=1), JobState.DEAD, what="failed"))
+    assert bench.take().id == jobs[9]
+
+
+@case()
 def a_member_that_a_finish_claimed_is_rescued_as_any_other(bench: Bench) -> None:
     jobs = members(bench, 3)
     claim = started(bench, jobs)
@@ -268,3 +313,76 @@ def outcomes_of_plain_jobs_end_beside_those_that_claim(bench: Bench) -> None:
     answers, taken = bench.finish_and_claim(*outcomes, then=bench.claiming())
     assert answers == TOOK * 2
     assert ids_of(taken or bench.claim()) == [second]  # a store with parts may leave it to a claim
+
+
+# -- limits: a driver may hand permits on in the same call ---------------------------------------------
+
+
+def handed_on(bench: Bench, ends: Sequence[Claim], most: int) -> list[Claim]:
+    """End these claims of jobs under a limit; what is claimed with it, or after it. Never more than
+    there is room for."""
+    outcomes = [ended(bench, claim) for claim in ends]
+    answers, claims = bench.finish_and_claim(*outcomes, then=bench.claiming(limit=len(ends)))
+    assert answers == [Answer.TOOK] * len(ends)
+    assert len(claims) <= len(ends)
+    running = [*claims, *bench.claim()]
+    assert len(running) <= most
+    (about,) = [one for one in bench.call(bench.driver.limits()) if one.used or one.waiting]
+    assert about.used == len(running)
+    return running
+
+
+@case()
+def the_permits_of_ended_jobs_go_to_the_next_in_line(bench: Bench) -> None:
+    jobs = [bench.new_job(**gated(limit(2))) for _ in range(7)]
+    bench.enqueue(*jobs)
+    claims = bench.claim()
+    order: list[str] = []
+    while len(order) < 6:
+        order += ids_of(claims)
+        assert len(claims) == 2
+        claims = handed_on(bench, claims, 2)
+    assert [*order, *ids_of(claims)] == ids(jobs)
+
+
+@case()
+def permits_do_not_pass_a_job_that_stands_before(bench: Bench) -> None:
+    first, plain = bench.new_job(**gated(limit(1))), bench.new_job()
+    second = bench.new_job(**gated(limit(1)))
+    bench.enqueue(first)
+    claim = bench.take()
+    bench.enqueue(plain, second)
+    is_refused(bench, claim)
+    assert ids_of(bench.claim()) == [plain.id, second.id]
+
+
+@case()
+def no_permit_goes_on_after_a_failure_that_is_retried(bench: Bench) -> None:
+    first, second = (bench.new_job(**gated(limit(1))) for _ in range(2))
+    bench.enqueue(first, second)
+    claim = bench.take()
+    assert bench.claim() == []
+    outcome = ended(bench, claim, JobState.RETRYING, delay=HOUR)
+    assert bench.finish_and_claim(outcome, then=bench.claiming()) == (TOOK, [])
+    assert ids_of(bench.claim()) == [second.id]
+
+
+@case()
+def a_lower_limit_takes_permits_away_when_they_come_back(bench: Bench) -> None:
+    jobs = [bench.new_job(**gated(limit(2))) for _ in range(5)]
+    bench.enqueue(*jobs)
+    one, other = bench.claim()
+    set_limits(bench, limit_mail=GateSpec(1))
+    _, claims = bench.finish_and_claim(ended(bench, one), then=bench.claiming(limit=1))
+    assert (claims, bench.claim()) == ([], [])
+    running = handed_on(bench, [other], 1)
+    assert len(running) == 1
+
+
+@case()
+def a_paused_queue_hands_no_permit_on(bench: Bench) -> None:
+    jobs = [bench.new_job(**gated(limit(1))) for _ in range(2)]
+    bench.enqueue(*jobs)
+    claim = bench.take()
+    bench.pause("default")
+    is_refused(bench, claim)

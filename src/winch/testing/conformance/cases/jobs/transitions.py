@@ -12,6 +12,7 @@ from functools import partial
 from winch.core.job import JobRecord
 from winch.core.lifecycle import TRANSITIONS, JobState, sources
 from winch.core.policy.unique import Duplicate
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import Acted, Answer, ClaimRef
 from winch.testing.conformance.bench import HOUR, LEASE, Bench
 from winch.testing.conformance.case import Case
@@ -57,7 +58,9 @@ def release(bench: Bench, job: JobRecord) -> bool:
 
 
 def crash(bench: Bench, job: JobRecord) -> bool:
-    return took(bench.call(bench.driver.crash([ref_of(bench, job)], cause="SIGSEGV", now=bench.now)))
+    return took(
+        bench.call(bench.driver.crash(CrashReport([ref_of(bench, job)], "SIGSEGV"), now=bench.now))
+    )
 
 
 def rescue(bench: Bench, job: JobRecord) -> bool:

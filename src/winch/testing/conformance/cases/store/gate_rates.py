@@ -110,6 +110,28 @@ def jobs_under_a_scope_are_claimed_for_free_slots_only(bench: Bench) -> None:
 
 
 @case()
+def jobs_under_a_slow_rate_are_claimed_for_free_slots_only(bench: Bench) -> None:
+    """What is taken of a rate is never returned: a job that went back unstarted would be missed."""
+    slow = bench.add_many(3, **gated(rate(999, seconds=1)))
+    first = slow[0]
+    assert ids_of(bench.claim(gated=1)) == [first]
+    set_limits(bench, rate_mail=GateSpec(1000, MICROS))
+    assert ids_of(bench.claim(gated=1)) == slow[1:], "the numbers in the store count"
+    fast = bench.add_many(3, **gated(rate(5000, seconds=1)))
+    set_limits(bench, rate_mail=GateSpec(100, MICROS))
+    assert ids_of(bench.claim(gated=1)) == fast[:1]
+
+
+@case()
+def a_budget_for_retries_keeps_no_first_attempt_from_being_claimed_ahead(bench: Bench) -> None:
+    ids = bench.add_many(3, **gated(rate(5, is_for_retries=True)))
+    claims = bench.claim(gated=1)
+    assert ids_of(claims) == ids
+    bench.finish(*(bench.outcome(claim, JobState.READY, is_gated=True) for claim in claims))
+    assert ids_of(bench.claim(gated=1)) == ids[:1]
+
+
+@case()
 def a_job_behind_many_of_a_scope_is_still_found(bench: Bench) -> None:
     bench.add_many(20, **gated(scope()))
     behind = bench.add(**gated(limit(9)))

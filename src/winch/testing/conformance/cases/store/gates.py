@@ -17,6 +17,7 @@ from winch.core.gates.uses import (
 from winch.core.job import Claim, to_micros
 from winch.core.lifecycle import JobState
 from winch.core.policy.unique import Duplicate
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted
 from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
@@ -64,7 +65,7 @@ def limits(bench: Bench) -> dict[str, LimitInfo]:
 
 def set_limits(bench: Bench, *, is_live: bool = True, **specs: GateSpec | None) -> None:
     named = {name.replace("_", ":"): spec for name, spec in specs.items()}
-    bench.call(bench.driver.set_limits(named, by="ada", is_live=is_live, now=bench.now))
+    bench.call(bench.driver.set_limits(named, by="ada" if is_live else None, now=bench.now))
 
 
 # -- limits -------------------------------------------------------------------------------------------
@@ -80,6 +81,32 @@ def no_more_run_at_once_than_a_limit_allows(bench: Bench) -> None:
     assert bench.claim() == []
     assert limits(bench)["limit:mail"].used == 2
     assert limits(bench)["limit:mail"].waiting == 3
+
+
+@case()
+def a_session_that_runs_few_at_once_never_leads_to_more_than_a_limit_allows(bench: Bench) -> None:
+    """A store may give such a session more jobs than the limit's number: what can run is bounded."""
+    ids = bench.add_many(20, **gated(limit(5)))
+    slots = {bench.start_session(): 2, bench.start_session(): 3, bench.start_session(): 4}
+    held: dict[str, list[Claim]] = {session: [] for session in slots}
+
+    def claim_all() -> None:
+        for session, at_once in slots.items():
+            held[session] += bench.claim(session=session, limit=4, at_once=at_once)
+            assert sum(min(len(held[session]), at_once) for session, at_once in slots.items()) <= 5
+
+    ended: list[str] = []
+    for _ in range(20):
+        claim_all()
+        assert sum(info.used for info in limits(bench).values()) <= 5
+        for claims in held.values():
+            if claims:
+                claim = claims.pop()
+                assert bench.complete(claim, is_gated=True) is Answer.TOOK
+                ended.append(claim.id)
+    assert sorted(ended) == sorted(ids)
+    assert bench.claim() == []
+    assert sum(info.used for info in limits(bench).values()) == 0
 
 
 @case()
@@ -130,7 +157,7 @@ def a_permit_is_given_back_however_the_claim_ends(bench: Bench) -> None:
         bench.give_up(session, claim.token)
 
     def crashed(claim: Claim, session: str) -> None:
-        bench.call(bench.driver.crash([claim_ref(claim)], cause="SIGSEGV", now=bench.now))
+        bench.call(bench.driver.crash(CrashReport([claim_ref(claim)], "SIGSEGV"), now=bench.now))
 
     def ended(claim: Claim, session: str) -> None:
         bench.end_session(session)

@@ -7,6 +7,7 @@ from winch.core.gates.uses import GateSpec, with_gates
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimRef, LimitInfo
 from winch.testing.conformance.bench import LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
@@ -161,7 +162,7 @@ def every_end_of_a_claim_gives_back(bench: Bench) -> None:
     bench.release(take())
     bench.give_up(bench.session, take().token)
     ref = [ClaimRef((claim := take()).id, claim.token)]
-    assert bench.call(bench.driver.crash(ref, cause="killed", now=bench.now)) == [Answer.TOOK]
+    assert bench.call(bench.driver.crash(CrashReport(ref, "killed"), now=bench.now)) == [Answer.TOOK]
     gone = bench.start_session()
     take(session=gone)
     bench.call(bench.driver.end_session(gone, now=bench.now))

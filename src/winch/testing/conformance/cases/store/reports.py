@@ -6,6 +6,7 @@ from typing import Any
 
 from winch.core.job import CRASH_RULE, LOG_LIMIT, MAX_CRASHES, POISON_WINDOW, Claim, Note, SuspectRule
 from winch.core.lifecycle import JobState
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimRef, Standing
 from winch.testing.conformance.bench import DAY, LEASE, SECOND, Bench
 from winch.testing.conformance.case import case
@@ -14,7 +15,7 @@ from winch.testing.conformance.cases.jobs.finish import claimed
 
 def crash(bench: Bench, *claims: Claim | ClaimRef, rule: SuspectRule = CRASH_RULE) -> list[Answer]:
     refs = [ClaimRef(claim.id, claim.token) for claim in claims]
-    return bench.call(bench.driver.crash(refs, cause="killed by SIGSEGV", rule=rule, now=bench.now))
+    return bench.call(bench.driver.crash(CrashReport(refs, "killed by SIGSEGV", rule), now=bench.now))
 
 
 def note(bench: Bench, claim: Claim, **fields: Any) -> Answer:
@@ -183,6 +184,77 @@ def notes_sent_together_again_change_nothing(bench: Bench) -> None:
     bench.advance(2 * LEASE)
     bench.rescue()
     assert bench.call(bench.driver.notes(sent)) == [Answer.LOST] * 3
+
+
+@case()
+def a_note_that_arrives_late_changes_nothing(bench: Bench) -> None:
+    (claim,) = claimed(bench)
+    bench.cancel(claim.id)
+    assert note(bench, claim, number=1, checkpoint='"one"') is Answer.TOOK
+    assert note(bench, claim, number=3, checkpoint='"three"', has_undo=True) is Answer.TOOK
+    before = bench.get(claim.id)
+    late = {"checkpoint": '"late"', "progress": "1", "log": "late\n"}
+    for number in (1, 2, 3):  # 3: the same one once more
+        sent = note(bench, claim, number=number, has_undo=False, forgets_cancel=True, **late)
+        assert sent is Answer.TOOK
+        assert bench.get(claim.id) == before
+    assert note(bench, claim, number=4, has_undo=False, forgets_cancel=True, **late) is Answer.TOOK
+    job = bench.get(claim.id)
+    assert (job.checkpoint, job.progress, job.log) == ('"late"', "1", "late\n")
+    assert (job.has_undo, job.cancel_requested_at) == (False, None)
+
+
+@case()
+def notes_that_arrive_late_together_change_nothing(bench: Bench) -> None:
+    a, b, c = claimed(bench, 3)
+    refs = [ClaimRef(claim.id, claim.token) for claim in (a, b, c)]
+
+    def send(*numbers: int) -> None:
+        sent = [
+            (ref, Note(number=n, checkpoint=str(n), has_undo=n == 2, forgets_cancel=True))
+            for ref, n in zip(refs, numbers, strict=True)
+        ]
+        assert bench.call(bench.driver.notes(sent)) == [Answer.TOOK] * 3
+
+    send(1, 2, 1)
+    bench.cancel(b.id)
+    send(2, 1, 1)
+    first, second, third = (bench.get(claim.id) for claim in (a, b, c))
+    assert (first.checkpoint, first.has_undo) == ("2", True)
+    assert (second.checkpoint, second.has_undo) == ("2", True)
+    assert second.cancel_requested_at == bench.now
+    assert third.checkpoint == "1"
+    send(1, 3, 2)
+    checkpoints = [bench.get(claim.id).checkpoint for claim in (a, b, c)]
+    assert checkpoints == ["2", "3", "2"]
+
+
+@case()
+def numbers_of_notes_begin_anew_with_each_claim(bench: Bench) -> None:
+    (claim,) = claimed(bench)
+    note(bench, claim, number=7, checkpoint='"first"')
+    bench.finish(bench.outcome(claim, JobState.READY))
+    again = bench.take()
+    assert note(bench, again, number=1, checkpoint='"second"') is Answer.TOOK
+    assert bench.get(claim.id).checkpoint == '"second"'
+    assert note(bench, claim, number=8, checkpoint='"stolen"') is Answer.LOST
+    assert note(bench, again, number=1, checkpoint='"third"') is Answer.TOOK
+    assert bench.get(claim.id).checkpoint == '"second"'
+
+
+@case()
+def a_note_without_a_number_takes_and_keeps_the_number(bench: Bench) -> None:
+    (claim,) = claimed(bench)
+    note(bench, claim, number=2, checkpoint='"two"')
+    ref = ClaimRef(claim.id, claim.token)
+    for only in ([(ref, Note(log="one\n"))], [(ref, Note(progress="1"))]):
+        assert bench.call(bench.driver.notes(only)) == [Answer.TOOK]
+    assert note(bench, claim, log="two\n") is Answer.TOOK
+    assert note(bench, claim, number=1, checkpoint='"one"') is Answer.TOOK
+    job = bench.get(claim.id)
+    assert (job.checkpoint, job.progress, job.log) == ('"two"', "1", "one\ntwo\n")
+    assert note(bench, claim, checkpoint='"mine"') is Answer.TOOK
+    assert bench.get(claim.id).checkpoint == '"mine"'
 
 
 @case()

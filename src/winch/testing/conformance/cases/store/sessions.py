@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from winch.core.job import MAX_CRASHES, POISON_WINDOW, Claim, Failure
 from winch.core.lifecycle import JobState
-from winch.storage.params import ClaimRef, Pulse, Rescued, SessionInfo
+from winch.storage.kv_records import KvRecord
+from winch.storage.params import COMMANDS, MOST_COMMANDS, ClaimRef, Pulse, Rescued, SessionInfo
 from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 
@@ -22,7 +23,13 @@ def crash(bench: Bench, *queues: str) -> Claim:
 @case()
 def a_session_comes_back_as_it_was_started(bench: Bench) -> None:
     session = bench.new_session(
-        worker="wörker", queues=("b", "a"), tasks=("x.y", "z"), lease=timedelta(seconds=45), pid=99_999
+        worker="wörker",
+        queues=("b", "a"),
+        tasks=("x.y", "z"),
+        lease=timedelta(seconds=45),
+        pid=99_999,
+        supervisor="5ab",
+        labels={"gpu": "h100", "zone": "ü"},
     )
     assert bench.call(bench.driver.start_session(session, now=bench.now)) == bench.now
     assert bench.sessions() == [
@@ -39,6 +46,8 @@ def a_session_comes_back_as_it_was_started(bench: Bench) -> None:
             lease_until=bench.at + timedelta(seconds=45),
             beats=0,
             running=0,
+            supervisor="5ab",
+            labels={"gpu": "h100", "zone": "ü"},
         )
     ]
 
@@ -99,6 +108,62 @@ def pulses_come_in_the_order_of_the_sessions(bench: Bench) -> None:
         for session in asked
     ]
     assert bench.beat() == []
+
+
+def send(bench: Bench, session: str, *names: str, keep: timedelta | None = None) -> None:
+    lines = [
+        KvRecord(book=COMMANDS, key=f"{session}/{name}", body=f'{{"do": "{name}"}}', keep=keep)
+        for name in names
+    ]
+    bench.call(bench.driver.kv_put(lines, now=bench.now))
+
+
+def brought(bench: Bench, *sessions: str) -> list[list[str]]:
+    pulses = bench.beat(*sessions)
+    for pulse in pulses:
+        for key, body in pulse.commands:
+            assert body == f'{{"do": "{key.partition("/")[2]}"}}'
+    return [[key.partition("/")[2] for key, _ in pulse.commands] for pulse in pulses]
+
+
+@case()
+def a_beat_brings_the_commands_of_its_sessions_by_key(bench: Bench) -> None:
+    one, other, third = (bench.start_session() for _ in range(3))
+    assert brought(bench, one, other) == [[], []]
+    send(bench, one, "0002-b", "0001-ü", "0010-a")
+    send(bench, other, "0001-x")
+    bench.call(bench.driver.kv_put([KvRecord(book="other", key=f"{one}/0000-z", body="{}")]))
+    assert brought(bench, third, other, one) == [[], ["0001-x"], ["0001-ü", "0002-b", "0010-a"]]
+    assert brought(bench, one) == [["0001-ü", "0002-b", "0010-a"]]
+
+
+@case()
+def a_command_comes_until_it_is_deleted_or_its_time_is_over(bench: Bench) -> None:
+    session = bench.start_session()
+    send(bench, session, "0001-a", "0003-c")
+    send(bench, session, "0002-b", keep=5 * SECOND)
+    assert brought(bench, session) == [["0001-a", "0002-b", "0003-c"]]
+    bench.call(bench.driver.kv_delete(COMMANDS, [f"{session}/0001-a"]))
+    assert brought(bench, session) == [["0002-b", "0003-c"]]
+    bench.advance(6 * SECOND)
+    assert brought(bench, session) == [["0003-c"]]
+
+
+@case()
+def a_session_that_is_not_live_gets_no_command(bench: Bench) -> None:
+    ended, unknown = bench.start_session(), bench.new_token()
+    send(bench, ended, "0001-a")
+    send(bench, unknown, "0001-a")
+    bench.end_session(ended)
+    assert brought(bench, ended, unknown) == [[], []]
+
+
+@case()
+def one_beat_brings_a_bounded_number_of_commands(bench: Bench) -> None:
+    session = bench.start_session()
+    names = [f"{number:04}-a" for number in range(MOST_COMMANDS + 5)]
+    send(bench, session, *names)
+    assert brought(bench, session) == [names[:MOST_COMMANDS]]
 
 
 @case()
