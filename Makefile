@@ -9,12 +9,12 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-# The tests start hundreds of processes; where the environment forbids to keep bytecode, each of them would
-# compile Winch anew, which takes longer than all the rest of its start.
+# The tests start hundreds of processes; where the environment forbids bytecode files, each of them would
+# compile Winch again, which takes longer than the rest of its start.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail frameworks mutations soak fuzz clean shop dist sdist-check notes matrix
+.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail frameworks mutations soak scale-in fuzz clean shop dist sdist-check notes matrix
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml
 demo: setup ## a tour on SQLite: real jobs, a worker, nothing to install
 	$(BIN)/winch demo
 
-test: setup ## every part of the tests but the slow ones
+test: setup ## every test but the slow ones
 	$(BIN)/python scripts/test_parts.py
 
 # PgBouncer is no Python package. Where it cannot be installed its tests fail; they do not hide.
@@ -115,12 +115,19 @@ bench-picture: setup ## the picture of README and docs/benchmarks.md, from the n
 SEED ?= 1
 AT_ONCE ?= $(if $(filter 1,$(QUICK)),1,2)
 # All three are run, whatever the first two find; then their findings decide.
-chaos: setup ## the reliability lab: every fault on every store; QUICK=1 nine of them; SEED=1; RESUME=1 what has not passed yet
+# With FAULTS only these are run, under the load of limits, rates, FIFO keys and tenants (LOAD=standard: jobs of
+# every kind), and nothing is added to the results.
+chaos: setup ## the reliability lab: every fault on every store; QUICK=1 nine of them; SEED=1; RESUME=1 what has not passed yet; FAULTS=F1,F3 LOAD=gated
+ifdef FAULTS
+	$(BIN)/python -m lab --seed $(SEED) --at-once $(AT_ONCE) --fault $(FAULTS) --load $(or $(LOAD),gated) \
+		--journal build/chaos-faults.jsonl --logs build/chaos $(if $(filter 1,$(RESUME)),--resume)
+else
 	@failed=; \
 	$(BIN)/python -m lab --seed $(SEED) --at-once $(AT_ONCE) $(if $(filter 1,$(QUICK)),--quick) --keep \
 		--journal build/chaos.jsonl --logs build/chaos $(if $(filter 1,$(RESUME)),--resume) || failed=1; \
 	$(BIN)/python -m lab.simulate $(if $(filter 1,$(QUICK)),2000,20000 --keep) --seed $(SEED) || failed=1; \
 	$(BIN)/python -m lab.report || failed=1; test -z "$$failed"
+endif
 
 chaos-pairs: setup ## two faults at once, twelve pairs drawn from SEED
 	$(BIN)/python -m lab --seed $(SEED) --pairs 12 --at-once $(AT_ONCE) --keep
@@ -132,19 +139,22 @@ MINUTES ?= 10
 soak: setup ## faults of all kinds for MINUTES on STORE, watching memory, descriptors and connections
 	$(BIN)/python -m lab.soak --store $(STORE) --minutes $(MINUTES) --keep; status=$$?; $(BIN)/python -m lab.report && exit $$status
 
-fuzz: setup ## feed everything that parses input with what nobody would write
+scale-in: setup ## a simulated scaler removes 15 of 20 workers under load: no attempt is lost, no job runs twice
+	$(BIN)/python -m lab.scale_in --store $(STORE) --seed $(SEED)
+
+fuzz: setup ## feed malformed input to everything that parses input
 	$(BIN)/python -m lab.fuzz
 
 PYTHONS ?= 3.11,3.12,3.13,3.14
-dist: setup ## wheel, source archive and bill of materials in dist/, built twice, checked, and run on each Python that is there
+dist: setup ## wheel, source archive and bill of materials in dist/, built twice, checked, and run on each installed Python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[release]'
 	$(BIN)/python -m scripts.release.dist --pythons $(PYTHONS)
 
 notes: setup ## move the fragments of changes/ under VERSION=x.y.z in CHANGELOG.md and set the version
-	@test -n "$(VERSION)" || { echo "say which version: make notes VERSION=0.2.0" >&2; exit 2; }
+	@test -n "$(VERSION)" || { echo "name the version: make notes VERSION=0.2.0" >&2; exit 2; }
 	$(BIN)/python -m scripts.release.notes $(VERSION)
 
-matrix: setup ## each Python, PostgreSQL, Redis and Valkey of the support matrix that is here; CELLS='postgres valkey-9'
+matrix: setup ## each installed Python, PostgreSQL, Redis and Valkey of the support matrix; CELLS='postgres valkey-9'
 	$(BIN)/python -m scripts.matrix $(CELLS)
 
 sdist-check: setup ## `make check` in the unpacked source archive of `make dist`

@@ -188,7 +188,7 @@ def _kept(names: tuple[str, ...], wanted: set[str]) -> tuple[str, ...]:
 def install(
     chosen: Sequence[Scenario], is_quick: bool, before: str | None = None
 ) -> tuple[dict[str, Environment], dict[str, str]]:
-    """An environment for everybody who takes part, and the reasons of those who cannot."""
+    """An environment for each system that takes part, and the reason for each that cannot."""
     wanted = {c.name for scenario in chosen for c in scenario.contenders(is_quick)}
     environments: dict[str, Environment] = {}
     absent: dict[str, str] = {}

@@ -19,6 +19,7 @@ LATENCY = "latency of a gated job p50 / p99, beside a plain one"
 HOT = "one hot limit, 2 and 4 workers beside 1"
 COLD = "1 million cold keys with one job each"
 LEFT = "gates of keys that are done"
+PAYLOADS = "growth of a worker that claims payloads of 100 kB ahead"
 CLUSTER = "Redis Cluster: CPU of the busiest primary for a gated job, 3 primaries divided by 6"
 COMMIT = "plain jobs beside another commit (`--beside`)"
 
@@ -68,6 +69,11 @@ def _cold(store: str, kind: str) -> Bound:
 def _left(store: str, kind: str) -> Bound:
     scenario, metric = name_of(store, f"keys left, {kind}"), f"{STORE_NAMES[store]}: keys left, {kind}"
     return Bound(LEFT, metric, scenario, "left", 0.05, 0.01, "of the keys")
+
+
+def _payloads(store: str) -> Bound:
+    metric = f"{STORE_NAMES[store]}: growth by payloads claimed ahead, of 190 MiB that are stored"
+    return Bound(PAYLOADS, metric, name_of(store, "large payloads"), "grown_mib", 96, 32, "MiB")
 
 
 def _cluster(kind: str) -> Own:
@@ -124,6 +130,7 @@ SPECS: Sequence[Spec] = (
     *(_hot(store, workers) for store in STORES for workers in (2, 4)),
     *(_cold(store, kind) for store in STORES for kind in ("keyed limit", "fifo")),
     *(_left(store, kind) for store in STORES for kind in ("keyed limit", "fifo")),
+    *map(_payloads, STORES),
     *map(_cluster, ("fifo", "keyed limit")),
     *(
         _beside_commit(store, what)
@@ -144,6 +151,7 @@ CLOSING: Mapping[str, str] = {
     HOT: "Workers that wait for one gate take its permits in bulk.",
     COLD: "Deeper indexes: one more page for each search.",
     LEFT: "The end of the last job of a key removes what the store keeps about it.",
+    PAYLOADS: "Claims bounded in bytes: the first large payloads come by the hundred.",
     CLUSTER: "A gate lives on the node that its key hashes to.",
     COMMIT: "What the newer commit adds to a plain job.",
 }

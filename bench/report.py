@@ -238,7 +238,7 @@ def _distances(rows: Sequence[Row]) -> list[str]:
 
 
 def _costs(results: Results) -> list[str]:
-    """CPU and WAL per job beside the raw limit and everybody else's."""
+    """CPU and WAL per job beside the raw limit and the other systems."""
     keys = ("worker_us", "server_us", "wal_bytes")
     lines = [["store", "system", "jobs/s", *(KEYS[key] for key in keys)]]
     for store in ("pg", "redis", "sqlite"):

@@ -1,4 +1,4 @@
-"""What a scenario is, and how one is run: everybody in turn, round after round, medians at the end."""
+"""What a scenario is, and how one is run: all systems in turn, round after round, medians at the end."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Stores:
                         path.unlink()
 
     def settle(self, store: str) -> None:
-        """The same start for everybody: statistics are fresh and what was written is written out.
+        """The same start for all systems: statistics are fresh and what was written is written out.
 
         Autovacuum would do the first within a minute. Without it a planner that knows nothing about the
         new table halves some peers' drain.

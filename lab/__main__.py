@@ -3,6 +3,7 @@
 python -m lab                                           every fault on every store that has it
 python -m lab --quick                                   nine of them, once each
 python -m lab --store postgres --fault F8 --seed 7      one run
+python -m lab --fault F1,F3 --load gated                two faults, under the load of gates
 python -m lab --pairs 6 --store sqlite                  two faults at once, six times
 python -m lab --list
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -36,7 +39,15 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--store", action="append", choices=list(STORES), help="only on this store")
     parser.add_argument(
-        "--fault", action="append", help="only this fault: F1 … F33, or F1+F8 for both at once"
+        "--fault",
+        action="append",
+        help="only this fault: F1 … F33, several as F1,F3, or F1+F8 for both at once",
+    )
+    parser.add_argument(
+        "--load",
+        choices=["standard", "gated"],
+        default=os.environ.get("LAB_LOAD", "standard"),
+        help="jobs of every kind, or mostly short ones under limits, rates, FIFO keys and tenants",
     )
     parser.add_argument("--seed", type=int, help="of the first run; the next run has the next seed")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of load, 15 by default")
@@ -64,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
         for fault in FAULTS.values():
             print(f"{fault.name:<5} {', '.join(fault.stores):<46} {fault.title}")
         return 0
+    os.environ["LAB_LOAD"] = args.load  # producers read it, in processes of their own
     seed = random.randrange(10**6) if args.seed is None else args.seed
     try:
         jobs = pairs(args.pairs, args.store, seed) if args.pairs else choose(args)
@@ -117,7 +129,8 @@ def play(plan: Sequence[Planned], jobs: Sequence[Job], args: argparse.Namespace)
 
 def choose(args: argparse.Namespace) -> list[Job]:
     """The runs that were asked for."""
-    named = args.fault or (QUICK if args.quick else list(FAULTS))
+    given = [name.strip() for names in args.fault or () for name in names.split(",") if name.strip()]
+    named = given or (QUICK if args.quick else list(FAULTS))
     found: list[Job] = []
     for name in named:
         unknown = [one for one in name.split("+") if one not in FAULTS]
@@ -154,4 +167,6 @@ def pairs(count: int, stores: Sequence[str] | None, seed: int) -> list[Job]:
 
 
 if __name__ == "__main__":
+    # A lane ends its run by SIGTERM: a process started in the background of a shell ignores SIGINT.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

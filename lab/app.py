@@ -5,6 +5,7 @@ Workers find it as `lab.app:app` and their store in the environment; the lab mak
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -13,7 +14,7 @@ from typing import Any
 from lab.history import Recorder
 from lab.history.witness import Witness
 from tests.faults.apps import HEARTBEAT, LEASE, POLL, FaultApp, Seen, busy, with_tasks
-from winch import Context, Retry
+from winch import Context, Limit, Rate, Retry
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
@@ -88,6 +89,22 @@ def make(url: str | None = None, *, recorder: Recorder | None = None) -> LabApp:
         """What workers over HTTP run; in its queue no worker of ours looks."""
         with seen(ctx):
             busy(seconds)
+
+    # For the load of gates (`lab.load`): many short jobs, so that workers claim them ahead.
+    @app.task(name="keyed", limit=Limit(2, key="key"))
+    async def keyed(ctx: Context, seconds: float, key: int) -> None:
+        with seen(ctx):
+            await asyncio.sleep(seconds)
+
+    @app.task(name="wide", limit=Limit(20))
+    async def wide(ctx: Context, seconds: float) -> None:
+        with seen(ctx):
+            await asyncio.sleep(seconds)
+
+    @app.task(name="rated", limit=Rate(15, per="1s"))
+    async def rated(ctx: Context, seconds: float) -> None:
+        with seen(ctx):
+            await asyncio.sleep(seconds)
 
     if os.environ.get("LAB_NEWCOMER"):
 

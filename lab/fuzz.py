@@ -1,4 +1,4 @@
-"""Feed everything that parses input with what nobody would write: it answers, or refuses in words.
+"""Feed malformed input to everything that parses input: it answers, or refuses with a message.
 
     python -m lab.fuzz                      2,000 inputs for each target
     python -m lab.fuzz --only cron --examples 100000

@@ -141,7 +141,7 @@ def apart(
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Let it put its servers away; kill what is left of it and of what it has started."""
     below = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     try:
         process.wait(LEAVING)
     except subprocess.TimeoutExpired:

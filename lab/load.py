@@ -2,6 +2,9 @@
 
     python -m lab.load SEED COUNT SECONDS
 
+With LAB_LOAD=gated it is the load of gates: three times as many jobs, most of them short and under
+limits, rates, FIFO keys and tenants, so that workers claim them ahead.
+
 It says before each call which ids it will use and after it what it was told. What it was told nothing
 about it asks for again, with the same id. What the store cannot do it leaves out.
 """
@@ -30,6 +33,10 @@ WORKERS, SLOTS = 3, 2
 SHORTEST, LONGEST = 0.02, 0.2
 TRIES = 5
 KEYS = 4
+# The load of gates.
+IS_GATED = os.environ.get("LAB_LOAD") == "gated"
+GATED_TIMES = 3
+BRIEF = (0.0, 0.01)
 
 
 class Producer:
@@ -45,8 +52,14 @@ class Producer:
         self.kinds |= {self.fifo: 12, self.limited: 10, self.batch: 3}
         if patiently(app).capabilities.joins_transactions:
             self.kinds |= {self.once: 10}
+        if IS_GATED:
+            self.kinds = {self.plain: 5, self.unnamed: 10, self.one("fail_then_ok"): 3}
+            self.kinds |= {self.limited: 2, self.gated("wide"): 15, self.gated("rated"): 10}
+            self.kinds |= {self.keyed: 20, self.short_fifo: 25, self.of_tenant: 15, self.both: 5}
 
     def run(self, count: int, seconds: float) -> None:
+        if IS_GATED:
+            count *= GATED_TIMES
         began, made = time.monotonic(), 0
         while made < count:
             [kind] = self.rng.choices(list(self.kinds), list(self.kinds.values()))
@@ -89,6 +102,28 @@ class Producer:
 
     def limited(self) -> int:
         return self._call("limited", self._length())
+
+    # -- the load of gates ---------------------------------------------------------------------------
+
+    def gated(self, task: str) -> Callable[[], int]:
+        return lambda: self._call(task, self.rng.uniform(*BRIEF))
+
+    def keyed(self) -> int:
+        return self._call("keyed", self.rng.uniform(*BRIEF), self.rng.randrange(KEYS))
+
+    def short_fifo(self) -> int:
+        key = f"short:{self.rng.randrange(3 * KEYS)}"
+        return self._call("aslow", self.rng.uniform(*BRIEF), fifo=key)
+
+    def both(self) -> int:
+        """A turn and a permit."""
+        return self._call("wide", self.rng.uniform(*BRIEF), fifo=f"both:{self.rng.randrange(KEYS)}")
+
+    def of_tenant(self) -> int:
+        tenant = f"tenant:{self.rng.randrange(3 * KEYS)}"
+        return self._call("aslow", self.rng.uniform(*BRIEF), tenant=tenant)
+
+    # ------------------------------------------------------------------------------------------------
 
     def remote(self) -> int:
         return self._call("remote", self._length(), queue=HTTP)

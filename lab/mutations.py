@@ -51,6 +51,7 @@ class Mutation:
 
 SQLITE_LIVE = "AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)"
 FENCE = "a finish does not compare the token"
+NUMBER = "a step note that arrives late sets the history back"
 SESSION = "a claim does not check whether its session has ended"
 CRON = "a tick does not record its scheduled times, and no row prevents a second job"
 PERMIT = "the end of a claim does not return its permits"
@@ -83,6 +84,21 @@ MUTATIONS = (
             ("sqlite/sql/finish.sql", "\n    AND token = :token", ""),
         ),
         ("conformance:finish", "F3"),
+    ),
+    Mutation(
+        "note number", "sqlite", NUMBER,
+        (("sqlite/sql/note.sql", "note_number >= :number THEN checkpoint", "NULL THEN checkpoint"),),
+        ("conformance:reports",),
+    ),
+    Mutation(
+        "note number", "postgres", NUMBER,
+        (("postgres/sql/note.sql", "job.note_number >= given.number THEN job.checkpoint", "NULL THEN job.checkpoint"),),
+        ("conformance:reports",),
+    ),
+    Mutation(
+        "note number", "redis", NUMBER,
+        (("redis/lua/note.lua", "last[2] >= note.number", "false"),),
+        ("conformance:reports",),
     ),
     Mutation(
         "session end", "sqlite", SESSION,
@@ -165,6 +181,21 @@ MUTATIONS = (
         ("conformance:gates",),
     ),
     Mutation(
+        "gated permit", "postgres", PERMIT,
+        (("postgres/migrations/0001_schema.sql", "DELETE FROM {schema}.permit WHERE permit.job = ANY (ended)", "DELETE FROM {schema}.permit WHERE false AND permit.job = ANY (ended)"),),
+        ("conformance:gates",),
+    ),
+    Mutation(
+        "gated fence", "postgres", FENCE,
+        (("postgres/migrations/0001_schema.sql", "AND (job.id, job.token) IN (\n                SELECT outcome.job, outcome.by_token FROM", "AND job.id IN (\n                SELECT outcome.job FROM"),),
+        ("test:tests/storage/test_postgres_admission.py::test_a_finish_under_a_lost_claim_frees_nothing",),
+    ),
+    Mutation(
+        "claim lock", "postgres", LOCK,
+        (("postgres/migrations/0001_schema.sql", "            PERFORM {schema}.lock_gates(keys);\n            has_locked", "            has_locked"),),
+        ("test:tests/storage/test_postgres_admission.py::test_a_claim_counts_the_permits_that_were_taken_while_it_waited",),
+    ),
+    Mutation(
         "fifo order", "postgres", ORDER,
         (("postgres/sql/enqueue.sql", "ORDER BY ordinality", "ORDER BY id"),),
         ("conformance:fifo",),
@@ -206,7 +237,7 @@ MUTATIONS = (
     ),
     Mutation(
         "fence", "redis", FENCE,
-        (("redis/lua/finish.lua", "if claim[1] == tokens[i] then", "if claim[1] then"),),
+        (("redis/lua/parts/completing.lua", "if claim and claim[1] == tokens[i] then", "if claim then"),),
         ("conformance:finish",),
     ),
     Mutation(
@@ -236,14 +267,14 @@ MUTATIONS = (
     ),
     Mutation(
         "permit", "redis", PERMIT,
-        (("redis/lua/parts/admit.lua", "call('HDEL', K.permits(key), j.id)", ""),),
+        (("redis/lua/parts/admit.lua", "count = count + call('HDEL', K.permits(gate.key),", "count = count + select('#',"),),
         ("conformance:gates",),
     ),
     Mutation(
         "cron row", "redis", CRON,
         (
             ("redis/lua/change_schedule.lua", "if (row and row.v or 0) ~= A.v then return nil end", ""),
-            ("redis/lua/change_schedule.lua", "if call('HEXISTS', K.runs(A.name), string.format('%d', run[1])) == 0 then", "do"),
+            ("redis/lua/change_schedule.lua", "if is_open(run) then", "do"),
         ),
         ("conformance:schedules",),
     ),

@@ -21,14 +21,14 @@ PARTS = ("core", "storage", "engine", "cli", "web")
 
 
 def pins(project: dict[str, object]) -> list[str]:
-    """`name==lowest` for each dependency of Winch itself and of its extras, those of `dev` left out."""
+    """`name==lowest` for each dependency of Winch itself and of the extras that `all` names. The other
+    extras are tools for working on Winch."""
     dependencies: object = project["dependencies"]
     extras: object = project["optional-dependencies"]
     if not isinstance(dependencies, list) or not isinstance(extras, dict):
         raise TypeError("pyproject.toml has no list of dependencies or no table of extras")
-    public = [
-        wanted for name, extra in extras.items() if name not in ("dev", "e2e", "all") for wanted in extra
-    ]
+    names = re.findall(r"[a-z0-9]+", extras["all"][0].partition("[")[2])
+    public = [wanted for name in names for wanted in extras[name]]
     found = []
     for wanted in (*dependencies, *public):
         match = re.match(r"([a-z0-9-]+)(?:\[[a-z,]+\])?>=([0-9.]+)", wanted)

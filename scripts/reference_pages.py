@@ -42,6 +42,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "winch.areas.limits.Limits",
             "winch.areas.flows.Flows",
             "winch.areas.outbox.Outbox",
+            "winch.areas.webhooks.area.Webhooks",
             "winch.areas.idempotency.Idempotency",
             "winch.engine.client.audit.AuditLog",
         ),
@@ -171,6 +172,7 @@ MEANING: dict[str, str] = {
     "kill_after": "How long an interrupted handler may take to end before the worker abandons or kills it.",
     "crash_limit": "How many crashes make a job that kills its process [dead](howto/workers.md#isolation). From 1 to 50.",
     "crash_window": "Crashes that are further apart than this are not counted together.",
+    "misfire_deadline": "How late a missed time of a [schedule](howto/schedules.md#missed-and-overlapping-times) may still get its job, where the schedule sets no deadline. At least `10s`.",
     "max_jobs": "Replace a worker process after it has started this many jobs.",
     "max_memory": "Replace a worker process that uses more memory than this, for example `512MB`.",
     "max_lifetime": "Replace a worker process after this time, plus or minus 10 %.",
@@ -237,7 +239,7 @@ def cli_page() -> str:
         "",
         NOTICE,
         "",
-        "Options that every command takes stand here once and are left out below. They may come before or after the command.",
+        "Options that every command takes are listed here once and left out below. They may come before or after the command.",
         "",
         "| option | meaning |",
         "|---|---|",
@@ -362,7 +364,7 @@ def http_page() -> str:
         "`winch serve` answers under `/api/v1` and describes itself, as OpenAPI 3.1, at `/api/v1/openapi.json`. "
         "[The dashboard and the HTTP API](../howto/dashboard.md) explains roles, tokens, waiting and paging.",
         "",
-        "Programs send `Authorization: Bearer winch_…`. The right that a route needs stands in its table.",
+        "Programs send `Authorization: Bearer winch_…`. The table of each route names the right that it needs.",
         "",
         "## Routes",
         "",
@@ -394,9 +396,9 @@ def http_page() -> str:
         for status, answer in operation["responses"].items():
             if int(status) < 300:
                 for media, content in answer.get("content", {}).items():
-                    lines.append(f"Answers `{status}` with {type_of(content['schema'])} as `{media}`.")
+                    lines.append(f"Returns `{status}` with {type_of(content['schema'])} as `{media}`.")
                 if not answer.get("content"):
-                    lines.append(f"Answers `{status}`.")
+                    lines.append(f"Returns `{status}`.")
         lines.append("")
     lines += ["## Problems", ""]
     lines += [

@@ -1,5 +1,9 @@
 """Pictures of the dashboard for the documentation: real jobs, a real worker, a real browser.
 
+Every figure comes from a job that a worker ran. The hour before is run too, in about a minute: a second
+process works in 60 rounds, and its clock is set to the next minute before each. The worker measures
+how long the jobs of a round wait and run.
+
     python scripts/screenshots.py [docs/images]
 
 Needs `pip install -e '.[e2e]'` and a Chromium ($WINCH_TEST_CHROMIUM or on the PATH).
@@ -8,19 +12,26 @@ Needs `pip install -e '.[e2e]'` and a Chromium ($WINCH_TEST_CHROMIUM or on the P
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import winch
+from tests.faults.clocks import MovableClock
 from tests.web.server import serving
-from winch import App, Retry
+from winch import App, Context, Retry
 from winch.web.upkeep import Sampler
 
 PAGES = {
@@ -34,8 +45,13 @@ PAGES = {
     "settings": "/settings",
     "new-job": "/jobs/new?task=shop.charge",
 }
-# Kept with the documentation; the others are for whoever works on the pages.
+# Kept with the documentation; `--all` takes the others, in both themes and widths.
 KEPT = ("overview", "jobs", "job", "flow")
+QUEUES = ["payments", "mail", "default", "reports"]
+MINUTES = 60
+FIRST_ORDER = 10_000  # of the hour before
+# The provider fails for a quarter of these orders, which are charged within five of the sixty minutes.
+OUTAGE = range(FIRST_ORDER + 35 * 1000, FIRST_ORDER + 40 * 1000)
 
 
 def shop(url: str) -> tuple[App, dict[str, Any]]:
@@ -44,15 +60,16 @@ def shop(url: str) -> tuple[App, dict[str, Any]]:
     dice = random.Random(7)  # noqa: S311  # for show
 
     @app.task(name="shop.charge", queue="payments", retry=Retry.fixed("200ms", attempts=3))
-    async def charge(order: int, amount: float = 9.5) -> float:
+    async def charge(ctx: Context, order: int, amount: float = 9.5) -> float:
         await asyncio.sleep(dice.uniform(0.005, 0.06))
-        if order % 17 == 0:
+        is_hard = order % 25 == 0 or (order in OUTAGE and order % 4 == 0)
+        if is_hard and (ctx.attempt < 3 or order % 500 == 0):
             raise ConnectionError("provider answered 503")
         return amount
 
     @app.task(name="shop.mail.receipt", queue="mail", retry=Retry.fixed("100ms", attempts=2))
     def receipt(order: int) -> str:
-        if order % 41 == 0:
+        if order % 1000 == 34:
             raise ValueError("no such address")
         return f"sent for {order}"
 
@@ -82,9 +99,7 @@ def shop(url: str) -> tuple[App, dict[str, Any]]:
 
 
 async def fill(app: App, tasks: dict[str, Any]) -> str:
-    """Some minutes of a shop's day in some seconds; returns a flow that has ended."""
-    await app.aenqueue_many([tasks["charge"].bind(n) for n in range(240)])
-    await app.aenqueue_many([tasks["receipt"].bind(n) for n in range(240)])
+    """A flow, two schedules, delayed jobs and a paused queue; returns the flow, which has ended."""
     made = winch.flow("publish the catalogue")
     start = made.add(tasks["fetch"].bind("catalogue.png"))
     sizes = [
@@ -96,18 +111,73 @@ async def fill(app: App, tasks: dict[str, Any]) -> str:
     flow = made.enqueue()
     app.schedules.add("nightly report", task="reports.publish", cron="0 2 * * *")
     app.schedules.add("clear caches", task="reports.publish", every="1h")
-    async with app.worker(queues=["payments", "mail", "default", "reports"], concurrency=8):
-        for _ in range(40):
-            await asyncio.sleep(0.25)
-            if not [q for q in app.queues.list() if sum(q.counts.values())]:
-                break
-        await asyncio.sleep(6)  # the rates are written every five seconds
+    async with app.worker(queues=QUEUES, concurrency=8):
+        await until_idle(app)
     for number in range(30):
         await tasks["receipt"].using(delay=f"{number + 1}m").aenqueue(number)
-    await app.aenqueue_many([tasks["charge"].bind(1000 + n) for n in range(60)])
     app.queues.pause("reports", reason="the warehouse is moving")
-    await Sampler(app.driver).run_once()
     return str(flow.id)
+
+
+async def until_idle(app: App) -> None:
+    for _ in range(400):
+        if not any(sum(queue.counts.values()) for queue in await app.queues.alist()):
+            return
+        await asyncio.sleep(0.05)
+    raise RuntimeError("the jobs did not end within 20 s")
+
+
+def run_hour_before(folder: Path) -> None:
+    """Run `hour_before` in a process whose clock can be set."""
+    clock = MovableClock(folder, "shop")
+    command = [sys.executable, __file__, "--hour-before", str(folder)]
+    subprocess.run(command, env={**os.environ, **clock.env}, cwd=folder, check=True)
+
+
+async def hour_before(folder: Path) -> None:
+    """Sixty minutes of a shop's day, about a second of work each: more orders around minute 35."""
+    app, tasks = shop("sqlite:///shop.db")
+    clock = MovableClock(folder, "shop")
+    sampler = Sampler(app.driver)
+    last = time.time() // 60 * 60 + 120  # about when this ends
+    is_set_by = 0
+    for minute in range(MINUTES):
+        shown = last - 60 * (MINUTES - minute) + 20
+        is_set_by = min(0, int(shown - (time.time() - is_set_by)))
+        clock.set(is_set_by)
+        rush = 1 + 1.5 * math.exp(-(((minute - 35) / 8) ** 2))
+        orders = range(FIRST_ORDER + 1000 * minute, FIRST_ORDER + 1000 * minute + int(40 * rush))
+        await app.aenqueue_many([tasks["charge"].bind(order) for order in orders])
+        await app.aenqueue_many([tasks["receipt"].bind(order) for order in orders])
+        async with app.worker(queues=QUEUES, concurrency=8):
+            await asyncio.sleep(0.1)
+            await sampler.run_once()
+            await until_idle(app)
+    await app.aclose()
+
+
+@contextlib.contextmanager
+def at_work(app: App, tasks: dict[str, Any]) -> Iterator[None]:
+    """A worker in another thread that always has something to do."""
+    is_over = threading.Event()
+
+    async def work() -> None:
+        async with app.worker(queues=QUEUES, concurrency=8):
+            for order in range(100_000, 200_000):
+                if is_over.is_set():
+                    break
+                await tasks["charge"].aenqueue(order)
+                await tasks["receipt"].aenqueue(order)
+                await asyncio.sleep(0.2)
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    time.sleep(7)  # a session, and the first rates
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def main() -> None:
@@ -116,15 +186,16 @@ def main() -> None:
     chromium = os.environ.get("WINCH_TEST_CHROMIUM") or shutil.which("chromium")
     from playwright.sync_api import sync_playwright
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="shop-") as folder:
         os.chdir(folder)
+        run_hour_before(Path(folder))
         app, tasks = shop("sqlite:///shop.db")
         flow = asyncio.run(fill(app, tasks))
         paths = {**PAGES, "flow": f"/flows/{flow}", "queue": "/queues/payments"}
         [dead, *_] = app.jobs.list(state="dead", limit=1)
         paths["job"] = f"/jobs/{dead.id}"
         is_full = "--all" in sys.argv
-        with serving(app) as address, sync_playwright() as playwright:
+        with at_work(app, tasks), serving(app) as address, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             for theme in ("light", "dark") if is_full else ("light",):
                 for width in (1200, 360) if is_full else (1200,):
@@ -143,4 +214,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--hour-before"]:
+        asyncio.run(hour_before(Path(sys.argv[2])))
+    else:
+        main()

@@ -60,7 +60,7 @@ ALONE = ("core", "faults")
 BESIDE = {"faults": ("model", "testing")}
 PIECES = {
     "storage": ("postgres", "not postgres"),
-    "faults": ("sqlite", "not sqlite"),
+    "faults": ("sqlite or loops or redis", "not (sqlite or loops or redis)"),
 }
 
 # Run again by --slow with WINCH_FAST=off: each fast path must equal the plain one that it stands for.
@@ -74,6 +74,7 @@ class Result:
     part: str
     exit_code: int
     seconds: float
+    cpu: float  # of pytest and of every process that it waited for
     passed: int
     failed: int
     skipped: int
@@ -117,24 +118,26 @@ def run_part(run: Run, pytest_args: Sequence[str], output: IO[bytes] | None = No
             command = ["nice", "-n", "19", *command]
         environment = os.environ | {"WINCH_FAST": "off"} if run.is_plain else dict(os.environ)
         started = time.monotonic()
-        exit_code, is_interrupted = run_to_its_end([*command, *pytest_args], environment, output)
+        exit_code, cpu, is_interrupted = run_to_its_end([*command, *pytest_args], environment, output)
         seconds = time.monotonic() - started
         passed, failed, skipped = read_counts(report)
     if exit_code != 0:
         # Pytest can fail without a failed test: a broken conftest, no tests, a crash of its own.
         failed = max(failed, 1)
-    return Result(str(run), exit_code, seconds, passed, failed, skipped, is_interrupted)
+    return Result(str(run), exit_code, seconds, cpu, passed, failed, skipped, is_interrupted)
 
 
 def run_to_its_end(
     command: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None
-) -> tuple[int, bool]:
-    """Run a command; return its exit code and whether someone pressed Ctrl-C meanwhile."""
+) -> tuple[int, float, bool]:
+    """Run a command; return its exit code, its CPU seconds and whether Ctrl-C was pressed meanwhile."""
     is_interrupted = False
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output) as pytest:
         while True:
             try:
-                return pytest.wait(), is_interrupted
+                _, status, used = os.wait4(pytest.pid, 0)
+                pytest.returncode = os.waitstatus_to_exitcode(status)
+                return pytest.returncode, used.ru_utime + used.ru_stime, is_interrupted
             except KeyboardInterrupt:
                 # Pytest got it too; it still has servers to stop and a summary to print.
                 is_interrupted = True
@@ -223,11 +226,11 @@ def stray_tests() -> list[Path]:
 
 
 def summarize(results: Sequence[Result], absent: Sequence[str], seconds: float) -> None:
-    print("\nPart                 wall time   passed  failed  skipped")
+    print("\nPart                 wall time   CPU time   passed  failed  skipped")
     for result in results:
         print(
-            f"{result.part:<19} {result.seconds:>8.1f} s {result.passed:>8} {result.failed:>7}"
-            f" {result.skipped:>8}  {result.remark}"
+            f"{result.part:<19} {result.seconds:>8.1f} s {result.cpu:>8.1f} s {result.passed:>8}"
+            f" {result.failed:>7} {result.skipped:>8}  {result.remark}"
         )
     if absent:
         print(f"not written yet: {', '.join(absent)}")

@@ -1,4 +1,4 @@
-"""Flow control with very many keys, and over the primaries of a cluster."""
+"""Flow control with very many keys, with large payloads, and over the primaries of a cluster."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ FEW_JOBS, FEW_KEYS = 10_000, 2000
 FIFO_SHARE = 0.2  # of the cold keys: to store them takes longest
 DONE_KEYS = 10_000
 CLEAN_SECONDS = 20.0
+LARGE, LARGE_JOBS = 100_000, 2000  # bytes of a payload; far more of them than a worker may hold
+WARM_JOBS = 2000
+MIB = 2**20
 PRIMARIES = (3, 6)
 CLUSTER_KINDS = ("plain", "fifo", "keyed limit")
 
@@ -62,6 +65,33 @@ def _left(kind: str, bench: Bench, contender: Contender) -> Values:
     return {"left": left / keys, "keys": keys}
 
 
+def _payloads(bench: Bench, contender: Contender) -> Values:
+    """What a worker grows by while it runs short jobs with large payloads, which it claims ahead."""
+    peak = 0
+
+    def look(_: Tally) -> None:
+        nonlocal peak
+        peak = max(peak, workers.memory())
+
+    small = {"BENCH_GATE": "limit", "BENCH_LIMIT": "1000"}
+    with prepared(bench, contender, **small) as (producer, url):
+        launcher = bench.launcher(contender)
+        with (
+            launcher.producer(url, **small, BENCH_PAD=str(LARGE)) as large,
+            launcher.workers(url, 1, BENCH_PAD="100", **small) as workers,
+        ):
+            fill(producer, WARM_JOBS)
+            wait_empty(producer, workers.wait_for(WARM_JOBS))
+            before = workers.memory()
+            fill(large, LARGE_JOBS)
+            wait_empty(large, workers.wait_for(WARM_JOBS + LARGE_JOBS, look))
+    return {
+        "grown_mib": max(peak - before, 0) / MIB,
+        "stored_mib": LARGE * LARGE_JOBS / MIB,
+        "before_mib": before / MIB,
+    }
+
+
 def _cluster(name: str, bench: Bench, contender: Contender) -> Values:
     """A drain, with the CPU that the busiest primary spends on a job."""
     [kind] = [kind for kind in KINDS if kind.name == name]
@@ -80,6 +110,7 @@ SCENARIOS = [
         for store in STORES
         for kind in KEYED
     ),
+    *(Scenario(name_of(store, "large payloads"), store, _payloads, rounds=1) for store in STORES),
     *(
         Scenario(
             name_of(f"cluster-{primaries}", kind),

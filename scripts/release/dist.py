@@ -130,11 +130,16 @@ def folders(names: Iterable[str], depth: int) -> list[str]:
     return sorted(f"{folder}/" for folder in found if folder)
 
 
-def check_golden(in_wheel: set[str], in_archive: set[str], *, is_update: bool) -> None:
-    text = "\n".join(
+def golden(in_wheel: Iterable[str], in_archive: Iterable[str]) -> str:
+    """The text of tests/golden/distribution.txt for these files."""
+    return "\n".join(
         ["# The folders of the wheel, three levels deep.", *folders(in_wheel, 3),
          "# The folders of the source archive, two levels deep.", *folders(in_archive, 2), ""]
     )  # fmt: skip
+
+
+def check_golden(in_wheel: set[str], in_archive: set[str], *, is_update: bool) -> None:
+    text = golden(in_wheel, in_archive)
     if is_update:
         GOLDEN.write_text(text)
     elif text != GOLDEN.read_text():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import winch
+from scripts.release.dist import GOLDEN, NOT_IN_ARCHIVE, golden, tracked
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -87,3 +88,16 @@ def test_the_source_archive_holds_the_repository() -> None:
     included = set(build["targets"]["sdist"]["include"])
     folders = {f"/{Path(name).parts[0]}" for name in files() if not name.startswith(".")}
     assert folders - included <= {"/pyproject.toml"}, "hatchling adds pyproject.toml itself"
+
+
+def test_the_list_of_folders_is_that_of_the_repository() -> None:
+    """`make dist` compares the built archives with this list; a new folder is noticed before that."""
+    repository = tracked()
+    if repository is None:
+        pytest.skip("an unpacked source archive has no list of its files")
+    package = {name.removeprefix("src/") for name in repository if name.startswith("src/winch/")}
+    metadata = {"winch_jobs-0.dist-info/METADATA", "winch_jobs-0.dist-info/licenses/LICENSE"}
+    archive = {name for name in repository if not name.startswith(NOT_IN_ARCHIVE)}
+    assert golden(package | metadata, archive) == GOLDEN.read_text(), (
+        "run python -m scripts.release.dist --update-golden"
+    )

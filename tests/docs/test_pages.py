@@ -12,6 +12,7 @@ import pytest
 
 import winch
 import winch.testing
+from tests.docs.blocks import blocks
 from winch.core.lifecycle import JobState
 from winch.engine.base.settings import Settings
 
@@ -68,6 +69,19 @@ UNFINISHED = re.compile(
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_speaks_of_unfinished_work(page: Path) -> None:
     assert UNFINISHED.findall(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_fit_the_column_of_the_site(page: Path) -> None:
+    """A longer line is cut at the edge and has to be scrolled."""
+    wide = [
+        f"{page.name}:{block.line}: {line}"
+        for block in blocks(page)
+        if block.kind == "python"
+        for line in block.text.splitlines()
+        if len(line) > 90
+    ]
+    assert wide == []
 
 
 def test_the_readme_keeps_to_its_plan() -> None:

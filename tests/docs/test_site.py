@@ -27,12 +27,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build/site"
 PICTURES = ROOT / "build/site-look"
-# A phone has the colours of the light view.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "light": {"resultTypes": ["violations"]},
-    "dark": {"resultTypes": ["violations"]},
-    "phone": {"resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": False}}},
-}
 VIEWS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (390, "light")}
 
 
@@ -87,7 +81,8 @@ def test_every_page_opens(address: str, view: str) -> None:
         for path in paths():
             answer = page.goto(f"{address}/{winch.__version__}/{path}/")
             assert answer.status == 200, path
-            page.screenshot(path=PICTURES / view / f"{path.replace('/', '-')}.png")
+            name = "home" if path == "." else path.replace("/", "-")
+            page.screenshot(path=PICTURES / view / f"{name}.png")
             if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 wrong.append(f"{path}: wider than the window")
     assert wrong == [], "\n".join(wrong)
@@ -102,13 +97,36 @@ def test_axe_finds_nothing_serious(address: str, view: str) -> None:
     with opened(view) as page:
         for path in paths():
             page.goto(f"{address}/{winch.__version__}/{path}/")
-            found = Axe().run(page, options=OPTIONS[view]).response["violations"]
+            found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
             wrong += [
                 f"{path}: {one['id']} {one['nodes'][0]['target']}"
                 for one in found
                 if one["impact"] in ("serious", "critical")
             ]
     assert wrong == [], "\n".join(wrong)
+
+
+def test_a_console_block_copies_its_commands(address: str) -> None:
+    with opened("light") as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.goto(f"{address}/{winch.__version__}/")
+        for block, commands in [
+            (0, "pip install winch-jobs"),
+            (1, "python shop.py\nwinch worker -A shop:app -Q mail --burst"),
+        ]:
+            page.locator(".language-console .md-code__button").nth(block).click()
+            page.wait_for_timeout(300)
+            assert page.evaluate("navigator.clipboard.readText()") == commands
+
+
+def test_the_keyboard_scrolls_a_wide_table(address: str) -> None:
+    with opened("phone") as page:
+        page.goto(f"{address}/{winch.__version__}/comparison/")
+        frame = page.locator(".md-typeset__scrollwrap[tabindex]").first
+        frame.focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_timeout(300)
+        assert frame.evaluate("frame => frame.scrollLeft") > 0
 
 
 def _elsewhere(address: str, wrong: list[str], request: Any) -> None:

@@ -167,15 +167,16 @@ async def _trace(watch: Watch, url: str, *, is_async: bool, walk: str) -> Trace:
             await _produced(lambda: task.enqueue(n=0))
             # Rounds of one length would meet a loop that runs every second at the same place each time.
             await asyncio.sleep(WARM_UP + number * 0.618 % 1)
-            # The same time for both counts, whatever an enqueue takes: loops run by the clock.
-            until = _starts(watch)
+            # The same time for both counts, however long the enqueue takes: loops run by the clock.
+            start = _starts(watch)
             job = await _produced(lambda: task.enqueue(n=1))
-            await _until(until)
+            await _until(start + SECONDS)
             with_job = watch.stop()
+            length = asyncio.get_running_loop().time() - start
             is_completed = (await job.arefresh()).state is end
-            until = _starts(watch)
+            start = _starts(watch)
             await _produced(lambda: None)
-            await _until(until)
+            await _until(start + length)
             without_job = watch.stop()
             if is_completed:  # a busy machine may need longer: the round does not count
                 rounds.append((with_job, without_job))
@@ -186,9 +187,9 @@ async def _trace(watch: Watch, url: str, *, is_async: bool, walk: str) -> Trace:
 
 
 def _starts(watch: Watch) -> float:
-    """Count from now on; returns when to stop."""
+    """Count from now on; returns the time."""
     watch.start()
-    return asyncio.get_running_loop().time() + SECONDS
+    return asyncio.get_running_loop().time()
 
 
 async def _until(end: float) -> None:

@@ -29,9 +29,11 @@ from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.spool_forwarder import Forwarder
 from winch.engine.maintenance.ticker import Ticker
 from winch.engine.observe.alerts import Alerts
+from winch.engine.observe.busy_report import BusyReport
 from winch.engine.observe.throughput import RateWriter
 from winch.engine.supervisor import isolated_child
 from winch.engine.supervisor.child import Child
+from winch.engine.supervisor.commands import WorkerCommands
 from winch.engine.supervisor.embedded import EmbeddedWorker
 from winch.engine.supervisor.heartbeat import Leases
 from winch.engine.supervisor.kills import Kills, Pulses
@@ -125,6 +127,8 @@ IN_SUPERVISOR: dict[str, Callable[[], None]] = {
     "rescuer": _coroutine(Rescuer, "run"),
     "pruner": _coroutine(Pruner, "run"),
     "alerts": _coroutine(Alerts, "run"),
+    "busy-report": _coroutine(BusyReport, "run"),
+    "commands": _coroutine(WorkerCommands, "_work"),
     "watch": _coroutine(Kills, "watch"),
     "reload": _coroutine(Supervisor, "_reload"),
     "child": _coroutine(Supervisor, "_bury"),

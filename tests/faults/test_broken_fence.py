@@ -13,7 +13,10 @@ pytestmark = [
     pytest.mark.servers,
     pytest.mark.faults,
     pytest.mark.scenario,
-    pytest.mark.parametrize("store", STORES),
+    # One store shows that the witness sees it; the others are for `make test-all`.
+    pytest.mark.parametrize(
+        "store", [pytest.param(s, marks=() if s == "sqlite" else pytest.mark.slow) for s in STORES]
+    ),
 ]
 
 BROKEN = Path(__file__).with_name("broken")

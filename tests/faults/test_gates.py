@@ -116,35 +116,48 @@ def one_permit(server: Databases) -> Iterator[tuple[PostgresDriver, str]]:
 
 
 class SlowClaim:
-    """A claim of one job, sent statement by statement on a connection of its own."""
+    """A claim of one job, sent statement by statement on a connection of its own: decided in the store,
+    or in Python."""
 
     def __init__(
-        self, driver: PostgresDriver, conn: psycopg.Connection[tuple[Any, ...]], queue: str
+        self,
+        driver: PostgresDriver,
+        conn: psycopg.Connection[tuple[Any, ...]],
+        queue: str,
+        *,
+        is_in_store: bool,
     ) -> None:
         session = new_session()
         driver.run(driver.start_session(session))
         params = ClaimParams(session=session.id, token=new_token(), queues=(queue,), limit=1)
         self._conn = conn
-        self._steps = driver.claim(params).steps()
-        self._step: Statement = next(self._steps)
+        claims = driver._gated_claims
+        self._steps = (
+            claims.claim(params, None)
+            if is_in_store
+            else claims.claim_in_python(params, [queue], [], 1, None)
+        )
+        self._step: Statement | None = next(self._steps)
 
     def go_on(self, until: str | None = None) -> None:
         """Send the statements up to and with the one of this name, or all and the commit."""
-        try:
-            while True:
-                name = self._step.sql.name
-                cursor = self._conn.execute(self._step.sql.text, self._step.values)
+        while self._step is not None:
+            name = self._step.sql.name
+            cursor = self._conn.execute(self._step.sql.text, self._step.values)
+            try:
                 self._step = self._steps.send(cursor.fetchall() if cursor.description else [])
-                if name == until:
-                    return
-        except StopIteration:
-            self._conn.commit()
+            except StopIteration:
+                self._step = None
+            if name == until:
+                return
+        self._conn.commit()
 
 
 # A gate that is not known yet is locked by whoever writes its row first.
+@pytest.mark.parametrize("last", ["claim.gated", "admit.look"])
 @pytest.mark.parametrize("is_broken, is_known", [(False, False), (False, True), (True, False)])
 def test_without_the_gates_lock_two_claims_would_share_a_permit(
-    is_broken: bool, is_known: bool, postgres_server: Databases
+    is_broken: bool, is_known: bool, last: str, postgres_server: Databases
 ) -> None:
     with (
         one_permit(postgres_server) as (driver, url),
@@ -158,8 +171,10 @@ def test_without_the_gates_lock_two_claims_would_share_a_permit(
         if is_known:
             one.execute("INSERT INTO winch.gate (key) VALUES ('limit:t')")
             one.commit()
-        first, second = SlowClaim(driver, one, "a"), SlowClaim(driver, two, "b")
-        first.go_on("admit.look")
+        is_in_store = last == "claim.gated"
+        first = SlowClaim(driver, one, "a", is_in_store=is_in_store)
+        second = SlowClaim(driver, two, "b", is_in_store=is_in_store)
+        first.go_on(last)
         rival = thread.submit(second.go_on)
         if is_broken:
             rival.result(timeout=10)  # it waits for nobody, and has seen no permit either

@@ -105,7 +105,7 @@ def test_a_worker_that_slept_past_its_lease_changes_nothing(
         sleeper.stop()
         # Woken while the others run its jobs: their finish must be theirs alone.
         stage.until_started(jobs, times=2)
-        sleeper.go_on()
+        sleeper.go_on(head_start=0.5)
 
         def refused() -> list[Answered]:
             lines = read(stage.recorder.folder)

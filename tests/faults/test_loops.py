@@ -53,12 +53,14 @@ SHORT = {
     "drivers/_shared/background.py": {"start"},
     "drivers/redis/fast/claiming_bell.py": {"rouse"},
     "engine/supervisor/child.py": {"_start", "_live"},
-    "engine/supervisor/embedded.py": {"__aenter__", "run_until_stopped"},
+    "engine/supervisor/embedded.py": {"__aenter__", "halt", "run_until_stopped"},
     "engine/client/coalesce.py": {"_arrive"},
     "engine/durable/note_writer.py": {"_depart"},
     "engine/supervisor/supervisor.py": {"_announce", "_started", "_tend"},
     "engine/worker/worker.py": {"_until_due", "_flush"},
 }
+
+STARTERS = {"create_task", "ensure_future", "Thread", "start"}
 
 
 def _calls() -> Iterator[tuple[str, str, str, str]]:
@@ -70,11 +72,17 @@ def _calls() -> Iterator[tuple[str, str, str, str]]:
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             for call in ast.walk(function):
-                if isinstance(call, ast.Call):
+                if isinstance(call, ast.Call) and _last_word(call.func) in STARTERS:
                     text = ast.unparse(call.func)
-                    kind = text.rpartition(".")[2]
-                    if kind in ("create_task", "ensure_future", "Thread") or _starts_loop(text):
+                    if _last_word(call.func) != "start" or _starts_loop(text):
                         yield file, function.name, text, _name(call)
+
+
+def _last_word(called: ast.expr) -> str:
+    match called:
+        case ast.Attribute(attr=word) | ast.Name(id=word):
+            return word
+    return ""
 
 
 def _starts_loop(what: str) -> bool:
@@ -126,6 +134,7 @@ def run_worker(
         env |= {"BREAK_LOOPS": ",".join(child), "BREAK_COUNT": str(folder / "count")}
     argv = ["-m", "tests.faults.breaking", supervisor, "worker", "-A", "tests.faults.breaking:app"]
     argv += ["--grace", "1s", "-Q", "*", *(["--reload"] if supervisor == "reload" else [])]
+    argv += ["--report-busy", str(folder / "busy")] if supervisor == "busy-report" else []
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, *argv], cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True
@@ -215,10 +224,13 @@ def test_a_process_of_its_own_whose_loop_ends_is_not_waited_for(tmp_path: Path, 
 def break_supervisor(folder: Path, url: str, name: str) -> None:
     app = App(url)
     app.migrate()
-    app.close()
     names = ["fetcher"] if name == "child" else None  # a child that ends, for the part that replaces it
     with run_worker(folder, url, supervisor=name, child=names) as process:
+        if name == "commands":
+            until(lambda: bool(app.workers.list()), 30, "the worker", (folder / "log").read_text)
+            app.workers.quiet(app.workers.list()[0].worker, wait="0s")
         code = process.wait(60)
+    app.close()
     text = (folder / "log").read_text()
     assert code == EX_BROKEN, text
     assert re.fullmatch(rf"{name}( \d+)?", ended_in(folder)[-1]), text

@@ -26,6 +26,7 @@ from tests.faults.stage import Stage
 from tests.redis_servers import RedisCluster, RedisServer, WatchedRedis
 from tests.servers import Databases, wait_until
 from tests.storage import test_redis_cluster as parts
+from winch.core.gates.places import place_of
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.cluster.driver import RedisClusterDriver
 from winch.drivers.redis.cluster.shards import HOME, shard_of, slot_of, tags
@@ -183,7 +184,7 @@ def test_a_slot_that_moves_under_load_takes_its_jobs_along(postgres_server: Data
 
 @pytest.mark.slow
 def test_limits_and_fifo_keys_go_on_after_a_failover(postgres_server: Databases) -> None:
-    """Home, where all gates are, fails over while permits are out and turns are taken."""
+    """Home, where these gates are, fails over while permits are out and turns are taken."""
     with (
         RedisCluster() as cluster,
         Stage(
@@ -208,6 +209,47 @@ def test_limits_and_fifo_keys_go_on_after_a_failover(postgres_server: Databases)
         assert _most_at_once(stage, limited) <= 2
         for members in (jobs[8:14:2], jobs[9:14:2], jobs[22::2], jobs[23::2]):
             assert _most_at_once(stage, set(members)) == 1
+
+
+@pytest.mark.slow
+def test_fifo_keys_in_their_shards_go_on_after_a_failover(postgres_server: Databases) -> None:
+    """A primary with shards in which keys live is killed while members run."""
+    with (
+        RedisCluster() as cluster,
+        Stage(
+            "failover of gates", "redis+cluster", postgres_server, f"{cluster.url}?replicated=1"
+        ) as stage,
+    ):
+        for worker in [stage.fleet.worker(concurrency=4) for _ in range(2)]:
+            stage.ready(worker)
+        tag = _shard_elsewhere(cluster)
+        primary = cluster.primary_of(f"{{{tag}}}:meta")
+        named = enumerate(tags("winch"))
+        mine = {number for number, one in named if cluster.primary_of(f"{{{one}}}:meta") is primary}
+        keys = [key for key in map("acct:{}".format, range(100)) if 1 + place_of(key) in mine][:6]
+        slow = stage.producer.tasks.get("slow")
+        members = {key: [slow.using(fifo=key).enqueue(0.3).id for _ in range(5)] for key in keys}
+        assert {shard_of(one) for ids in members.values() for one in ids} <= mine
+        stage.until(lambda: len(stage.runs()) >= 4, 20, "some starts")
+        primary.kill9()
+        stage.recorder.nemesis("outage", note=f"kill -9 of the primary on {primary.port}")
+        assert wait_until(lambda: cluster.primary_of(f"{{{tag}}}:meta") is not primary, 30)
+        primary.start()
+        cluster.wait_until_whole()
+        for key in keys:
+            members[key] += [slow.using(fifo=key).enqueue(0.05).id for _ in range(3)]
+        stage.until(
+            lambda: all(
+                job.state is JobState.COMPLETED for ids in members.values() for job in stage.jobs(ids)
+            ),
+            60,
+            "all members",
+        )
+        for ids in members.values():
+            assert _most_at_once(stage, set(ids)) == 1
+            last = {line.job: line.mono for line in stage.runs() if line.job in ids}
+            assert sorted(ids, key=last.__getitem__) == ids
+        stage.measured(f"{len(keys)} keys of 8 members, none overlapped or overtook")
 
 
 @pytest.mark.slow

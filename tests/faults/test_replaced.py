@@ -53,6 +53,20 @@ def test_a_burst_goes_on_in_the_children_that_follow(postgres_server: Databases)
         assert len(set(pids(stage, jobs))) == 3
 
 
+def test_a_worker_that_replaces_nothing_ends_after_so_many_jobs(postgres_server: Databases) -> None:
+    with Stage("--max-jobs 5 --no-replace", "sqlite", postgres_server) as stage:
+        jobs = stage.enqueue("where", times=12)
+        for expected in (5, 10):
+            worker = stage.fleet.worker(concurrency=3, flags=["--max-jobs", "5", "--no-replace"])
+            assert worker.wait(30) == 0
+            states = [job.state for job in stage.jobs(jobs)]
+            assert states.count(JobState.COMPLETED) == expected
+            assert states.count(JobState.READY) == len(jobs) - expected
+        last = ["--max-jobs", "5", "--no-replace", "--burst"]
+        assert stage.fleet.worker(concurrency=3, flags=last).wait(30) == 0
+        assert {(job.state, job.attempt) for job in stage.jobs(jobs)} == {(JobState.COMPLETED, 1)}
+
+
 def test_a_child_that_holds_too_much_memory_is_replaced(postgres_server: Databases) -> None:
     with Stage("--max-memory", "sqlite", postgres_server) as stage:
         worker = stage.worker(concurrency=2, flags=["--max-memory", "300MB"])

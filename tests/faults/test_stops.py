@@ -58,7 +58,8 @@ def test_jobs_past_the_grace_are_released_with_no_attempt_spent(
         for job in jobs:
             stage.app.jobs.cancel(job)
         stage.judge()
-        assert 1.0 <= took < 5.0
+        # The last 0.4 s of this grace are for the handlers that are interrupted.
+        assert 0.6 <= took < 5.0
         stage.measured(f"TERM to exit {took:.2f} s with a grace of 1 s")
 
 

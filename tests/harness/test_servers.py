@@ -266,9 +266,11 @@ def test_failed_start_shows_the_log_and_leaves_nothing() -> None:
 
 # --- a test run that ends badly ---------------------------------------------------------------------
 
+# A process started in the background of a shell ignores SIGINT, and so do its children.
 A_RUN = """
-import os, sys
+import os, signal, sys
 from tests.servers import PostgresServer
+signal.signal(signal.SIGINT, signal.default_int_handler)
 server = PostgresServer(fsync=False)
 server.start()
 print(server.pid, server.folder, flush=True)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 
+from tests.model.at_once import AtOnceDesign, AtOnceModel
+from tests.model.commands import CommandDesign, CommandModel
 from tests.model.designs import Case
 from tests.model.explore import Rule, explore
 from tests.model.fifo import FifoDesign, FifoModel
+from tests.model.gate_homes import HomeDesign, HomeModel
 from tests.model.gates import (
     BatchDesign,
     BatchModel,
@@ -21,20 +24,25 @@ from tests.model.gates import (
 )
 from tests.model.handover import MoveDesign, MoveModel, MoveScope
 from tests.model.leases import LeaseDesign, LeaseModel, LeaseScope
+from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
 from tests.model.queue_rule import RuleDesign, RuleModel, RuleScope
 from tests.model.schedules import ScheduleDesign, ScheduleModel
 from tests.model.scopes import (
     ANSWERS,
+    AT_ONCE,
     ATTEMPTS,
+    BACKFILLS,
     BATCH,
     BATCH_OF_ONE,
     BY_THE_HUNDRED,
+    COMMANDS,
     FIFO_CALLBACK,
     FIFO_CHAIN,
     FIFO_CLOCK,
     FIFO_HANDED,
     FIFO_KEY,
+    GATE_HOMES,
     LATE_BEATS,
     LATE_NAMES,
     LEASES,
@@ -43,6 +51,7 @@ from tests.model.scopes import (
     LOST_CLAIM,
     MOVES,
     MOVES_FAILING,
+    NOTES,
     ONE_SESSION,
     OPERATORS,
     PLACES,
@@ -51,6 +60,7 @@ from tests.model.scopes import (
     RELEASES,
     REWIND,
     REWIND_BEATS,
+    ROWS_GO,
     SCHEDULERS,
     SESSIONS,
     SWEEPS,
@@ -72,8 +82,19 @@ def _limit_breaks(name: str, rule: Rule, scope: LimitScope, design: LimitDesign)
     return Case(name, scope.name, rule, partial(explore, LimitModel(design, scope), (rule,)))
 
 
+def _at_once_breaks(name: str, design: AtOnceDesign) -> Case:
+    model = AtOnceModel(design, AT_ONCE)
+    return Case(name, AT_ONCE.name, Rule.LIMIT, partial(explore, model, (Rule.LIMIT,)))
+
+
 def _batch_breaks(name: str, rule: Rule, scope: BatchScope, design: BatchDesign) -> Case:
     return Case(name, scope.name, rule, partial(explore, BatchModel(design, scope), (rule,)))
+
+
+def _backfill_breaks(name: str, design: ScheduleDesign) -> Case:
+    rule = Rule.WINDOW_TWICE
+    run = partial(explore, ScheduleModel(design, BACKFILLS), (rule,))
+    return Case(name, BACKFILLS.name, rule, run)
 
 
 def _schedule_breaks(name: str, rule: Rule, design: ScheduleDesign) -> Case:
@@ -106,7 +127,48 @@ def _rule_breaks(
     return Case(name, scope.name, rule, partial(explore, RuleModel(design, scope), (rule,)))
 
 
+def _command_breaks(name: str, rule: Rule, design: CommandDesign) -> Case:
+    return Case(name, COMMANDS.name, rule, partial(explore, CommandModel(design, COMMANDS), (rule,)))
+
+
+def _note_breaks(name: str, rule: Rule, design: NoteDesign) -> Case:
+    return Case(name, NOTES.name, rule, partial(explore, NoteModel(design, NOTES), (rule,)))
+
+
+def _home_breaks(name: str, design: HomeDesign, rule: Rule = Rule.LIMIT) -> Case:
+    model = HomeModel(design, GATE_HOMES)
+    return Case(name, GATE_HOMES.name, rule, partial(explore, model, (rule,)))
+
+
 BROKEN: tuple[Case, ...] = (
+    # Commands to a worker.
+    _command_breaks(
+        "a command is forgotten with its delete",
+        Rule.COMMAND_TWICE,
+        CommandDesign(remembers="until the delete"),
+    ),
+    _command_breaks(
+        "a command is deleted before its answer", Rule.SETTLES, CommandDesign(first="delete")
+    ),
+    _command_breaks(
+        "commands are numbered by clocks", Rule.COMMAND_ORDER, CommandDesign(numbers="clocks")
+    ),
+    # The history of a workflow.
+    _note_breaks("notes without a fence", Rule.STEP_AGAIN, NoteDesign(is_fenced=False)),
+    _note_breaks("a result before its note", Rule.STEP_AGAIN, NoteDesign(result="before the note")),
+    _note_breaks("the head before its page", Rule.PAGE, NoteDesign(first="head")),
+    _note_breaks("pages deleted before the head", Rule.PAGE, NoteDesign(forgets="before the head")),
+    _note_breaks("notes without a number", Rule.STEP_AGAIN, NoteDesign(number="none")),
+    _note_breaks("numbers of all claims compared", Rule.STEP_AGAIN, NoteDesign(number="of the job")),
+    # A family of gates goes home in a cluster.
+    _home_breaks("the shard lets jobs start while they leave", HomeDesign(shard_holds=False)),
+    _home_breaks("home lets jobs start before all have come", HomeDesign(home_holds=False)),
+    _home_breaks("permits stay behind", HomeDesign(brings_permits=False)),
+    _home_breaks("jobs on their way are not waited for", HomeDesign(awaits_messages=False)),
+    _home_breaks("a job is stored at home before its gate is there", HomeDesign(stores="at once")),
+    _home_breaks("a shard that is shut takes new jobs", HomeDesign(shard_refuses=False), Rule.SETTLES),
+    _home_breaks("no driver ends what another began", HomeDesign(is_continued=False), Rule.SETTLES),
+    _home_breaks("the shard is shut before home knows", HomeDesign(first="shard"), Rule.SETTLES),
     # The concurrency of a queue in a cluster.
     _rule_breaks("the shard stays open", RuleDesign(closes_shard=False)),
     _rule_breaks("jobs that run in the shard stay there", RuleDesign(brings_running=False)),
@@ -303,6 +365,8 @@ BROKEN: tuple[Case, ...] = (
     _schedule_breaks(
         "a tick by the clock of its process", Rule.WINDOW_EARLY, ScheduleDesign(time="its own")
     ),
+    _backfill_breaks("a backfill by what it has read", ScheduleDesign(recognises="nothing")),
+    _backfill_breaks("a window recognised by its run alone", ScheduleDesign(recognises="run")),
     # FIFO keys.
     Case(
         "ends a member without locking the gate",
@@ -380,6 +444,18 @@ BROKEN: tuple[Case, ...] = (
         LIMIT_OF_ONE,
         LimitDesign(finish_order="job, then gate"),
     ),
+    _limit_breaks(
+        "a claim goes on without the gate's row that was removed while it waited",
+        Rule.LIMIT,
+        ROWS_GO,
+        LimitDesign(when_gone="goes on"),
+    ),
+    _at_once_breaks("a session counts once, however many jobs it runs", AtOnceDesign(counts="one")),
+    _at_once_breaks(
+        "only the first jobs of a session have permits, which end with those jobs",
+        AtOnceDesign(counts="permits of its first jobs"),
+    ),
+    _at_once_breaks("a worker runs more jobs at once than it named", AtOnceDesign(runs_more=1)),
     # Batches.
     _batch_breaks(
         "members counted without a gate lock",

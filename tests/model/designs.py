@@ -6,8 +6,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
+from tests.model.at_once import AtOnceDesign, AtOnceModel
+from tests.model.commands import CommandDesign, CommandModel
 from tests.model.explore import Report, Rule, explore
 from tests.model.fifo import FifoDesign, FifoModel
+from tests.model.gate_homes import HomeDesign, HomeModel
 from tests.model.gates import (
     BatchDesign,
     BatchModel,
@@ -16,23 +19,30 @@ from tests.model.gates import (
 )
 from tests.model.handover import MoveDesign, MoveModel
 from tests.model.leases import LeaseDesign, LeaseModel
+from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
 from tests.model.queue_rule import RuleDesign, RuleModel
 from tests.model.schedules import ScheduleDesign, ScheduleModel
 from tests.model.scopes import (
+    AT_ONCE,
+    BACKFILLS,
     BATCH_SCOPES,
     BY_THE_HUNDRED,
+    COMMANDS,
     FIFO_CALLBACK,
     FIFO_CHAIN,
     FIFO_CLOCK,
     FIFO_HANDED,
     FIFO_KEY,
     FIFO_OF_THREE,
+    GATE_HOMES,
     LATE_NAMES,
     LIMIT_SCOPES,
     MOVES,
     MOVES_FAILING,
     MOVES_WAITING,
+    NOTES,
+    NOTES_FAULTS,
     ONE_SESSION,
     PLACES,
     PROTOCOL_SCOPES,
@@ -87,6 +97,13 @@ HOLDS: tuple[Case, ...] = (
         Case("the protocol", s.name, None, partial(explore, LimitModel(LimitDesign(), s)))
         for s in LIMIT_SCOPES
     ),
+    Case(
+        "the protocol",
+        AT_ONCE.name,
+        None,
+        partial(explore, AtOnceModel(AtOnceDesign(), AT_ONCE)),
+        events=("holds a job", "gives back", "is rescued"),
+    ),
     *(
         Case("the protocol", s.name, None, partial(explore, FifoModel(FifoDesign(), s)))
         for s in (FIFO_KEY, FIFO_OF_THREE, FIFO_CLOCK, FIFO_CHAIN, FIFO_CALLBACK)
@@ -108,6 +125,13 @@ HOLDS: tuple[Case, ...] = (
         None,
         partial(explore, ScheduleModel(ScheduleDesign(), SCHEDULERS)),
         ("dies", "is stale", "ticks (1, 2, 3)"),
+    ),
+    Case(
+        "the protocol",
+        BACKFILLS.name,
+        None,
+        partial(explore, ScheduleModel(ScheduleDesign(), BACKFILLS)),
+        ("backfill 2 dies", "backfill 1 stores 3", "ticks (1, 2, 3)", "run is forgotten"),
     ),
     Case(
         "the protocol",
@@ -167,6 +191,34 @@ HOLDS: tuple[Case, ...] = (
             ("in the shard", "takes at home", "running job goes home", "ready job goes home"),
         )
         for scope in (QUEUE_RULE, QUEUE_RULE_DYING)
+    ),
+    Case(
+        "the protocol",
+        COMMANDS.name,
+        None,
+        partial(explore, CommandModel(CommandDesign(), COMMANDS)),
+        ("dies", "reply is lost", "fails", "read after a delete", "is carried out"),
+    ),
+    *(
+        Case(
+            "the protocol",
+            scope.name,
+            None,
+            partial(explore, NoteModel(NoteDesign(), scope)),
+            (
+                *("dies", "goes on", "reply is lost", "is refused", "notes life 2"),
+                *("is on its way, and given up", "arrives late"),
+                *(("stores page", "are deleted") if scope.steps > 1 else ()),
+            ),
+        )
+        for scope in (NOTES, NOTES_FAULTS)
+    ),
+    Case(
+        "the protocol",
+        GATE_HOMES.name,
+        None,
+        partial(explore, HomeModel(HomeDesign(), GATE_HOMES)),
+        ("dies on the way", "running job leaves", "sent home by the shard", "other job starts"),
     ),
     # Without replicas there is nothing to wait for, and nothing that sets a part back.
     Case(

@@ -51,6 +51,11 @@ class Rule(enum.Enum):
     EARLY = "I12: the callback fired before all members were final"
     TWICE = "I12: the callback fired twice"
     BLAME = "I13: more crashes counted than processes died"
+    STEP_AGAIN = "13: a step ran again although the handler had its result"
+    PAGE = "13: the head of a history names a page that is not there"
+    LIFE = "13: a life that had ended by a restart began again"
+    COMMAND_TWICE = "22: a command to a worker was carried out twice"
+    COMMAND_ORDER = "22: a command was carried out after one that was sent later"
     STALE_CANCEL = "I18: a job waits to run with a request to cancel on it"
 
     @property

@@ -52,6 +52,7 @@ class Transaction(NamedTuple):
     has_gate: bool = False
     has_job: bool = False
     read: int = UNREAD  # permits, unfinished members, or who waits
+    row: int = 0  # the gate's row that it waits for or has, where rows are removed
 
     def __str__(self) -> str:
         return f"{self.verb} of {self.claim}"
@@ -95,6 +96,8 @@ class LimitDesign:
     # Whether a permit goes with the claim it was given to, or with whatever finish names the job.
     permit_ends: Literal["with its claim", "with any finish"] = "with its claim"
     finish_order: Literal["gate, then job", "job, then gate"] = "gate, then job"
+    # What a transaction does that has waited for the gate's row, when the row is gone after the wait.
+    when_gone: Literal["locks again", "goes on"] = "locks again"
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ class LimitScope:
     rescues: int = 1
     resends: int = 1
     restarts: int = 0
+    removes: bool = False  # the end of the last claim removes the gate's row
 
 
 class LimitState(NamedTuple):
@@ -116,6 +120,8 @@ class LimitState(NamedTuple):
     rescues: int = 0
     resends: int = 0
     restarts: int = 0
+    row: int = 0  # of the gate, where rows are removed; 0: there is none
+    made: int = 0  # how many there have been
 
 
 LimitSteps = Iterator[Step[LimitState]]
@@ -204,6 +210,9 @@ class LimitModel:
                 yield then("locks the job", transaction._replace(has_job=True))
             return
         locks = self.design.locks == "all" or (self.design.locks == "takers" and is_taker)
+        if locks and not transaction.has_gate and self.scope.removes:
+            yield from self._lock_row(state, transaction)
+            return
         if locks and not transaction.has_gate:
             if not _is_gate_locked(state.under_way):
                 yield then("locks the gate", transaction._replace(has_gate=True))
@@ -221,6 +230,28 @@ class LimitModel:
             yield self._take(state, transaction)
         elif not _is_job_locked(state.under_way, number):
             yield self._return(state, transaction)
+
+    def _lock_row(self, state: LimitState, transaction: Transaction) -> LimitSteps:
+        """Lock the gate's row. It may be missing, and the transaction that has it may remove it."""
+
+        def then(label: str, state: LimitState, after: Transaction) -> Step[LimitState]:
+            under_way = _added(state.under_way, after)
+            return Step(f"{transaction} {label}", state._replace(under_way=under_way))
+
+        row = transaction.row
+        if row and any(other.has_gate and other.row == row for other in state.under_way):
+            return
+        if row and row == state.row:
+            yield then("locks the gate", state, transaction._replace(has_gate=True))
+        elif row:
+            is_on = self.design.when_gone == "goes on"
+            after = transaction._replace(row=row if is_on else 0, has_gate=is_on)
+            yield then("finds the gate's row gone", state, after)
+        elif state.row:
+            yield then("finds the gate's row", state, transaction._replace(row=state.row))
+        else:
+            made = state._replace(row=state.made + 1, made=state.made + 1)
+            yield then("makes the gate's row", made, transaction._replace(row=made.row, has_gate=True))
 
     def _read(self, state: LimitState, transaction: Transaction) -> int:
         """Count the permits to take one; to return one, find who waits (0: nobody)."""
@@ -267,7 +298,9 @@ class LimitModel:
         if opened >= 0 and jobs[opened].state == "blocked":
             jobs = _changed(jobs, opened, jobs[opened]._replace(state="ready"))
             label += f" and opens the gate for job {opened + 1}"
-        return Step(label, state._replace(jobs=jobs, permits=permits))
+        is_idle = not permits and all(job.state != "blocked" for job in jobs)
+        left = 0 if is_idle and state.row == transaction.row else state.row
+        return Step(label, state._replace(jobs=jobs, permits=permits, row=left))
 
 
 # -- the callback of a batch -----------------------------------------------------------------------

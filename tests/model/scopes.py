@@ -13,11 +13,15 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from tests.model.at_once import AtOnceScope
+from tests.model.commands import CommandScope
 from tests.model.explore import Rule
 from tests.model.fifo import FifoScope
+from tests.model.gate_homes import HomeScope
 from tests.model.gates import BatchScope, LimitScope
 from tests.model.handover import MoveScope
 from tests.model.leases import LeaseScope
+from tests.model.notes import NoteScope
 from tests.model.queue_rule import RuleScope
 from tests.model.schedules import ScheduleScope
 from tests.model.waits import WaitScope
@@ -83,8 +87,10 @@ FIFO_CLOCK = FifoScope("a FIFO key, a clock that goes back", failures=0, stored=
 FIFO_CHAIN = FifoScope("a chain in a FIFO key", failures=0, stored="as a chain")
 FIFO_HANDED = FifoScope("a FIFO key, finishes that claim", members=3, hands_on=True, lost_replies=1)
 FIFO_CALLBACK = FifoScope("a callback in a FIFO key", members=3, failures=0, stored="with a callback")
+AT_ONCE = AtOnceScope("sessions that claim more than they run at once")
 LIMIT_OF_ONE = LimitScope("limit of one", restarts=1)
 LIMIT_OF_TWO = LimitScope("limit of two", limit=2, jobs=3)
+ROWS_GO = LimitScope("gates whose rows are removed", jobs=3, rescues=0, resends=0, removes=True)
 BATCH = BatchScope("batch")
 BATCH_DEATHS = BatchScope("batch, deaths", growths=1, rescues=1, rescue_limit=1, retries=1, restarts=1)
 BATCH_CANCEL = BatchScope("batch, cancel", growths=1, rescues=1, cancels=1, retries=1)
@@ -103,8 +109,15 @@ MOVES_WAITING = MoveScope(
 # A queue gets a concurrency while its jobs run and are claimed; the caller may die half way.
 QUEUE_RULE = RuleScope("queue rule")
 QUEUE_RULE_DYING = RuleScope("queue rule, half set", setter_dies=True)
+COMMANDS = CommandScope("commands", commands=3 if IS_ALL else 2)
+# With three steps and three faults it would be over a million states.
+NOTES = NoteScope("steps", steps=3 if IS_ALL else 2)
+NOTES_FAULTS = NoteScope("steps, more faults", steps=2 if IS_ALL else 1, faults=3)
+# A family of gates goes from its shard of a cluster to the home shard.
+GATE_HOMES = HomeScope("gate homes", deaths=2)
 BATCH_OF_ONE = BatchScope("batch of one", members=1, growths=1, retries=1, restarts=1)
 SCHEDULERS = ScheduleScope("schedulers", tickers=3)
+BACKFILLS = ScheduleScope("backfills", tickers=2, backfills=2, forgets=True)
 
 PROTOCOL_SCOPES = (
     CLAIMS,
@@ -125,7 +138,7 @@ PROTOCOL_SCOPES = (
     REWIND,
     REWIND_BEATS,
 )
-LIMIT_SCOPES = (LIMIT_OF_ONE, LIMIT_OF_TWO)
+LIMIT_SCOPES = (LIMIT_OF_ONE, LIMIT_OF_TWO, ROWS_GO)
 BATCH_SCOPES = (BATCH, BATCH_DEATHS, BATCH_CANCEL, BATCH_OF_ONE)
 
 

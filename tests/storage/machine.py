@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 
 from tests.storage.gated import GATES
 from tests.storage.ledger import Ledger
+from winch.core.gates.places import lone_place
 from winch.core.gates.uses import (
     FIFO,
     GateUse,
@@ -39,8 +40,9 @@ from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.core.policy.queue_settings import QueueRule
 from winch.core.policy.unique import Duplicate
 from winch.core.values.clock import FixedClock
-from winch.core.values.ids import job_id, random_id
+from winch.core.values.ids import job_id, random_id, with_place
 from winch.drivers.memory import MemoryDriver
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import (
     Acted,
     Answer,
@@ -90,6 +92,7 @@ notes = st.builds(
     progress=st.sampled_from([None, '{"percent":5}']),
     checkpoint=st.sampled_from([None, '{"page":7}']),
     log=st.sampled_from([None, "a line\n"]),
+    number=st.sampled_from([None, 1, 2, 3]),
 )
 leaps = st.sampled_from([-10, 1, 10, 29, 30, 31, 60, 600, 3600, 40 * 3600, 72 * 3600, 9 * 86400])
 
@@ -141,7 +144,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def jobs(self) -> dict[str, JobRecord]:
         ids = list(dict.fromkeys(job.id for job in self.known))
-        found = self.ask(lambda driver: driver.get(ids))
+        found = self.ask(lambda driver: driver.get(ids), promised=ranked)
         return {job.id: job for job in found if job is not None}
 
     def number(self) -> int:
@@ -153,6 +156,9 @@ class StoreMachine(RuleBasedStateMachine):
         drawn = bytes([number % 64]) + number.to_bytes(7, "big")
         made = job_id(to_micros(self.now) * 4096 // 1000, drawn)
         job = NewJob(**{"id": made, "task": TASKS[0], "args": "{}", "queue": QUEUES[0], **fields})
+        place = None if "id" in fields else lone_place(job.options)
+        if place is not None:  # as clients draw them: beside the only gate of the job
+            job = msgspec.structs.replace(job, id=with_place(job.id, place))
         self.known.append(job)
         return job
 
@@ -405,7 +411,7 @@ class StoreMachine(RuleBasedStateMachine):
         now = self.step()
         refs = self.some_refs(data)
         before = self.jobs()
-        answers = self.ask(lambda driver: driver.crash(refs, cause="signal 11", now=now))
+        answers = self.ask(lambda driver: driver.crash(CrashReport(refs, "signal 11"), now=now))
         for ref, answer in zip(refs, answers, strict=True):
             self.ledger.answered(ref, answer)
         self.unchanged(
@@ -492,8 +498,9 @@ class StoreMachine(RuleBasedStateMachine):
         now = self.step()
         mine = [ref for ref in self.refs if self.ledger.holds(session, ref)]
         started = [*stale, *(mine[1:] or mine)]
+        crash = None if cause is None else CrashReport(started, cause)
         taken = self.ask(
-            lambda driver: driver.end_session(session, started=started, cause=cause, now=now),
+            lambda driver: driver.end_session(session, crash, now=now),
             key=lambda rescued: rescued.id,
         )
         self.taken_back(taken)
@@ -618,6 +625,17 @@ class StoreMachine(RuleBasedStateMachine):
             assert [event.v for event in events] == list(range(1, len(events) + 1))
         if self.reference is not None:
             assert told == by_job(self.reference.run(self.reference.events()))
+
+
+def ranked(jobs: list[JobRecord | None]) -> list[JobRecord | None]:
+    """The jobs with the order of their FIFO numbers in place of the numbers, which each store draws in
+    its own way."""
+    numbers = sorted({job.seq for job in jobs if job is not None and job.seq is not None})
+    place = {number: at for at, number in enumerate(numbers)}
+    return [
+        job if job is None or job.seq is None else msgspec.structs.replace(job, seq=place[job.seq])
+        for job in jobs
+    ]
 
 
 def by_job(events: list[Event]) -> dict[str, list[Event]]:

@@ -63,7 +63,7 @@ def test_processes_that_claim_at_once_never_exceed_it(store_url: str, tmp_path: 
     stop = tmp_path / "stop"
     with closing(connect(store_url, clock=SystemClock())) as store:
         store.migrate()
-        store.run(store.enqueue([new_job(priority=place % 3) for place in range(20_000)]))
+        store.run(store.enqueue([new_job(priority=place % 3) for place in range(12_000)]))
         claimers = [
             subprocess.Popen(
                 [sys.executable, "-c", CLAIMER, store_url, str(stop)], stdout=subprocess.PIPE, text=True
@@ -79,7 +79,7 @@ def test_processes_that_claim_at_once_never_exceed_it(store_url: str, tmp_path: 
             sent = time.monotonic()
             store.run(store.set_queue("default", QueueRule(concurrency=n, is_strict=n == 2)))
             changes.append((n, sent, time.monotonic()))
-            time.sleep(1.5)
+            time.sleep(0.9)
         stop.touch()
         held = [
             (since, until)

@@ -25,6 +25,7 @@ from winch.drivers.sqlite.address import parse_url, refuse_network
 from winch.drivers.sqlite.connections.opening import has_wal_reset_bug
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.statements import SQL
+from winch.storage.crash_report import CrashReport
 from winch.storage.params import (
     Answer,
     ClaimParams,
@@ -361,7 +362,7 @@ def test_a_file_with_tables_of_that_name_is_left_alone(sqlite_path: Path) -> Non
     other.execute("CREATE TABLE winch_job (mine TEXT)")
     other.close()
     driver = SqliteDriver(sqlite_path)
-    with pytest.raises(ConfigError, match="a file to itself"):
+    with pytest.raises(ConfigError, match="a separate file for Winch"):
         driver.migrate()
     driver.close()
 
@@ -522,12 +523,12 @@ def play(driver: Driver) -> dict[str, list[Event]]:
     second = session()
     held += take(second, 9)
     driver.run(driver.cancel([held[0].id], by="me", now=later()))
-    driver.run(driver.end_session(first, started=held[1:2], cause="killed", now=later()))
+    driver.run(driver.end_session(first, CrashReport(held[1:2], "killed"), now=later()))
     driver.run(driver.rescue(now=later(60)))
     for _ in range(MAX_CRASHES):
         third = session()
         refs = take(third, 9)
-        driver.run(driver.end_session(third, started=refs, cause="killed", now=later()))
+        driver.run(driver.end_session(third, CrashReport(refs, "killed"), now=later()))
     driver.run(driver.retry(ids, by="me", now=later()))
     driver.run(driver.cancel(ids[:4], by="me", reason="enough", now=later()))
     driver.run(driver.delete(ids, by="me", now=later()))

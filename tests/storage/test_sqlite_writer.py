@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,8 @@ from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.connections import writer
 from winch.drivers.sqlite.connections.writer import wal_bytes
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.storage.params import NewJob
-from winch.storage.verbs import Verb
+from winch.storage.params import Enqueued, NewJob
+from winch.storage.verbs import Unhurried, Verb
 
 
 @pytest.fixture
@@ -145,6 +147,20 @@ def test_the_wal_is_copied_when_it_has_grown(
     assert driver._writer._checkpoints.count >= 2
     assert driver._connections.path.stat().st_size > size
     assert wal_bytes(driver._connections.path) < 1_500_000
+
+
+def test_the_wal_of_synced_commits_stays_short(sqlite_path: Path) -> None:
+    """A sync of a file that has become longer takes twice as long as one within it."""
+    sizes = {}
+    for sync in ("full", "normal"):
+        driver = SqliteDriver(sqlite_path.with_name(f"{sync}.db"), sync=sync)
+        driver.migrate()
+        for _ in range(2 * writer.SYNCED_COMMITS + 1):
+            driver.run(driver.enqueue([make_job()]))
+        sizes[sync] = wal_bytes(driver._connections.path)
+        assert driver._writer._checkpoints.count == (2 if sync == "full" else 0)
+        driver.close()
+    assert sizes["full"] < 0.7 * sizes["normal"]
 
 
 def test_a_wal_that_a_reader_kept_from_being_reused_is_cut_later(
@@ -331,3 +347,127 @@ def test_what_goes_wrong_with_a_bulk_is_told_by_its_answer(driver: SqliteDriver)
         inside.send()
         with pytest.raises(ConfigError, match="conn="):
             inside.answer()
+
+
+# -- sent to the thread (fast/sending.py) ------------------------------------------------------------
+
+
+def test_a_thread_stores_a_bulk_before_its_answer_is_wanted(driver: SqliteDriver) -> None:
+    jobs = bulk()
+    sending = driver.sending(driver.enqueue(jobs))
+    assert driver.run(driver.get([jobs[0].id])) == [None]
+    sending.send()
+    deadline = time.monotonic() + 10
+    while driver.run(driver.get([jobs[-1].id])) == [None]:
+        assert time.monotonic() < deadline, "what was sent is stored without a wait for its answer"
+    assert sending.answer() == [Enqueued(job.id, True) for job in jobs]
+    assert driver._writer._thread is not None
+
+
+def test_an_id_that_is_twice_in_a_bulk_is_refused(driver: SqliteDriver) -> None:
+    jobs = bulk()
+    with pytest.raises(ConfigError, match="drawn twice"):
+        driver.run(driver.enqueue([*jobs, jobs[0]]))
+    assert driver.run(driver.get([jobs[0].id])) == [None]
+
+
+def test_a_bulk_of_several_statements_is_stored_by_its_answer(driver: SqliteDriver) -> None:
+    """Each of them would wait for the interpreter lock, which the caller has."""
+    jobs = [*bulk(), make_job(priority=1)]
+    sending = driver.sending(driver.enqueue(jobs))
+    sending.send()
+    assert driver._writer._thread is None
+    assert len(sending.answer()) == len(jobs)
+
+
+def test_without_fast_paths_a_bulk_waits_for_its_answer(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINCH_FAST", "off")
+    driver = SqliteDriver(sqlite_path)
+    driver.migrate()
+    sending = driver.sending(driver.enqueue(bulk()))
+    assert isinstance(sending, Unhurried)
+    driver.close()
+
+
+def test_a_caller_goes_on_when_what_it_sent_cannot_begin(
+    driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.run(driver.enqueue([make_job()]))
+
+    def refuse(*_: object) -> bool:
+        raise StorageUnavailable("no lock")
+
+    sending = driver.sending(driver.enqueue(bulk()))
+    monkeypatch.setattr(driver._connections.file, "acquire", refuse)
+    sending.send()
+    with pytest.raises(StorageUnavailable, match="no lock"):
+        sending.answer()
+
+
+def test_what_was_sent_and_what_is_run_share_the_writer(driver: SqliteDriver) -> None:
+    """A sent bulk never makes its caller the leader: the caller is busy elsewhere."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        go_on.wait(10)
+
+    first = threading.Thread(target=lambda: driver.run(verb_of(hold)))
+    first.start()
+    entered.wait(10)
+    jobs, lone = bulk(), make_job()
+    sending = driver.sending(driver.enqueue(jobs))
+    sender = threading.Thread(target=sending.send)
+    sender.start()
+    while not driver._writer._queue:
+        threading.Event().wait(0.001)
+    other = threading.Thread(target=lambda: driver.run(driver.enqueue([lone])))
+    other.start()
+    while len(driver._writer._queue) < 2:
+        threading.Event().wait(0.001)
+    go_on.set()
+    for thread in (first, sender, other):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert sending.answer() == [Enqueued(job.id, True) for job in jobs]
+    assert None not in driver.run(driver.get([lone.id, jobs[0].id]))
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_thread(driver: SqliteDriver) -> None:
+    jobs = bulk()
+    sending = driver.sending(driver.enqueue(jobs))
+    sending.send()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            sending.answer()  # on a connection of its own, where the ids are taken
+        except ConfigError:
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert sending.answer() == [Enqueued(job.id, True) for job in jobs]
+
+
+def test_bulks_from_many_threads_are_stored_once_each(driver: SqliteDriver) -> None:
+    answers: list[int] = []
+
+    def work() -> None:
+        for _ in range(3):
+            sending = driver.sending(driver.enqueue(bulk()))
+            sending.send()
+            driver.run(driver.enqueue([make_job()]))
+            answers.append(len(sending.answer()))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert answers == [len(bulk())] * 18
+    counts = {queue.name: queue.counts for queue in driver.run(driver.queues())}
+    assert sum(counts["default"].values()) == 18 * (len(bulk()) + 1)
