@@ -326,6 +326,21 @@ def is_repeat(ended: str | None, end: End | None) -> bool:
     return ended == what or (ended == "cancelled" and to not in FINAL)
 
 
+def moved(job: JobRecord, queue: str, by: str, at: datetime) -> JobRecord:
+    """The waiting job in another queue."""
+    note = f"from {job.queue} to {queue}"
+    return replace(job, queue=queue, history=_noted(job, Entry(what="moved", at=at, by=by, note=note)))
+
+
+def keyless(job: JobRecord, by: str, at: datetime) -> JobRecord:
+    """The live job without its unique key."""
+    return replace(job, unique_key=None, history=_noted(job, Entry(what="key released", at=at, by=by)))
+
+
+def _noted(job: JobRecord, entry: Entry) -> tuple[Entry, ...]:
+    return (*job.history, entry)[-HISTORY_LIMIT:]
+
+
 def _grown(
     job: JobRecord,
     what: str,

@@ -12,7 +12,7 @@ Rules that hold for every verb:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from winch.core.gates.uses import GateSpec
@@ -37,6 +37,7 @@ from winch.storage.params import (
     Finish,
     GroupFilter,
     JobFilter,
+    KeyHolder,
     LimitInfo,
     NewJob,
     NewSession,
@@ -45,8 +46,10 @@ from winch.storage.params import (
     Pulse,
     QueueInfo,
     Rescued,
+    ScopeInfo,
     SessionInfo,
     Standing,
+    TenantInfo,
     Trim,
     Wait,
 )
@@ -393,6 +396,26 @@ class OperatorVerbs(Protocol):
         """Claims go on; workers waiting for the queue are woken."""
         ...
 
+    def move(
+        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        """Put waiting jobs into another queue. Their state, their times and what they wait for stay.
+        Running and final jobs are not changed."""
+        ...
+
+    def hold_scope(
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+    ) -> Verb[bool]:
+        """Hold the jobs of a scope for a time, never shorter than it is held already. With None the
+        scope opens now and ramps up, as after a successful probe; attempts that were claimed before
+        have no say any more. False: there was nothing to open."""
+        ...
+
+    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+        """Free a unique key: the live job that holds it goes on without it. Returns the id of that job;
+        None where no job held the key."""
+        ...
+
 
 class ReadVerbs(Protocol):
     """Look at jobs, queues and workers; nothing changes."""
@@ -412,6 +435,27 @@ class ReadVerbs(Protocol):
 
     def groups(self, which: GroupFilter) -> Verb[list[DeadGroup]]:
         """The dead jobs by fingerprint: most jobs first, then the latest death, then the fingerprint."""
+        ...
+
+    def death_counts(
+        self, fingerprints: Sequence[str], *, since: datetime, step: timedelta, count: int
+    ) -> Verb[dict[str, list[int]]]:
+        """How many of the dead jobs of each of these groups died in each of `count` steps from `since`
+        on."""
+        ...
+
+    def tenants(self, *, limit: int = 200) -> Verb[list[TenantInfo]]:
+        """The tenants with ready jobs in each queue, the longest line first. A store may look at some
+        thousand of the tenants of a queue only."""
+        ...
+
+    def scopes(self, *, limit: int = 200) -> Verb[list[ScopeInfo]]:
+        """The scopes that are held, tripped or ramping up, by name."""
+        ...
+
+    def unique_keys(self, *, prefix: str = "", limit: int = 50) -> Verb[list[KeyHolder]]:
+        """Some of the unique keys that live jobs hold and that begin so, with their holders; a key that
+        is `prefix` itself is always among them. A store may look at some ten thousand keys only."""
         ...
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:

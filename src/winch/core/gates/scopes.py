@@ -68,6 +68,15 @@ def braked(text: str | None, until: int, why: str) -> str:
     return msgspec.json.encode(state).decode()
 
 
+def opened(text: str | None, now: int) -> str | None:
+    """The state of a scope that a person opens: as after a successful probe. None: it is not held."""
+    state = scope_state(text)
+    if state is None or (not state.is_tripped and state.until <= now):
+        return None
+    after = ScopeState(until=now, why=state.why, tripped_at=max(state.tripped_at, now))
+    return msgspec.json.encode(after).decode()
+
+
 def counted(
     text: str | None, spec: BreakerSpec, is_ok: bool, claimed_at: datetime | None, now: int, why: str
 ) -> str:

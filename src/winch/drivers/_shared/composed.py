@@ -98,10 +98,17 @@ class ComposedDriver:
     delete: Final = OperatorVerbs.delete
     pause: Final = OperatorVerbs.pause
     resume: Final = OperatorVerbs.resume
+    move: Final = OperatorVerbs.move
+    hold_scope: Final = OperatorVerbs.hold_scope
+    release_key: Final = OperatorVerbs.release_key
     get: Final = ReadVerbs.get
     results: Final = ReadVerbs.results
     list_jobs: Final = ReadVerbs.list_jobs
     groups: Final = ReadVerbs.groups
+    death_counts: Final = ReadVerbs.death_counts
+    tenants: Final = ReadVerbs.tenants
+    scopes: Final = ReadVerbs.scopes
+    unique_keys: Final = ReadVerbs.unique_keys
     counts: Final = ReadVerbs.counts
     queues: Final = ReadVerbs.queues
     depth: Final = ReadVerbs.depth

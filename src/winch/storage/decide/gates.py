@@ -10,7 +10,7 @@ from typing import Any
 from winch.core.gates.scopes import scope_state
 from winch.core.gates.uses import FIFO, LIMIT, SCOPE, GateSpec, GateUse, Look, name_of_key, queue_key
 from winch.core.job import from_micros
-from winch.storage.params import Finish, GateInfo, LimitInfo
+from winch.storage.params import Finish, GateInfo, LimitInfo, ScopeInfo
 
 # How many holders of a gate are named to waiting jobs.
 NAMED = 5
@@ -81,6 +81,22 @@ def queue_info(queue: str, n: int | None, used: int, holders: Sequence[str]) -> 
         return None
     return GateInfo(
         key=queue_key(queue), kind=LIMIT, n=n, used=used, holders=tuple(holders[:NAMED]), ahead=0
+    )
+
+
+def scope_info(key: str, text: str | None, waiting: int) -> ScopeInfo | None:
+    """A scope as it is shown; None where its jobs run as usual and nothing ramps up."""
+    state = scope_state(text)
+    if state is None:
+        return None
+    return ScopeInfo(
+        name=key.removeprefix("scope:"),
+        until=from_micros(state.until),
+        is_tripped=state.is_tripped,
+        trips=state.trips,
+        tripped_at=from_micros(state.tripped_at) if state.tripped_at else None,
+        reason=state.why,
+        waiting=waiting,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from winch.core import changes
 from winch.core.changes import retried
-from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
-from winch.core.lifecycle import FINAL, TRANSITIONS
+from winch.core.gates.scopes import braked, opened
+from winch.core.job import NO_CHANGES, JobRecord, RetryChanges, to_micros
+from winch.core.lifecycle import FINAL, TRANSITIONS, WAITING, JobState
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.unique_keys import key_holder
 from winch.storage.params import Acted
@@ -101,3 +102,50 @@ class OperatorVerbs:
             self._base.ring({queue})
 
         return verb("resume", body)
+
+    def move(
+        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        def body() -> list[Acted]:
+            at = self._base.now(now)
+            answers = []
+            for job_id in ids:
+                job = self._state.live.get(job_id) or self._state.archive.get(job_id)
+                took = job is not None and job.state in WAITING
+                answers.append(Acted(job_id, None if job is None else job.state, took))
+                if job is not None and took and job.queue != queue:
+                    self._state.live[job_id] = changes.moved(job, queue, by, at)
+                    if job.state is JobState.READY:
+                        self._base.ring({queue})
+            return answers
+
+        return verb("move", body)
+
+    def hold_scope(
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+    ) -> Verb[bool]:
+        def body() -> bool:
+            at = self._base.now(now)
+            states, key = self._state.gates.states, f"scope:{name}"
+            if hold is None:
+                after = opened(states.get(key), to_micros(at))
+            else:
+                after = braked(states.get(key), to_micros(at + hold), reason)
+            if after is None:
+                return False
+            states[key] = after
+            self._base.open_gates([key], at)
+            return True
+
+        return verb("hold_scope", body)
+
+    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+        def body() -> str | None:
+            self._state.kept_keys.pop(key, None)
+            for job in self._state.live.values():
+                if job.unique_key == key:
+                    self._state.live[job.id] = changes.keyless(job, by, self._base.now(now))
+                    return job.id
+            return None
+
+        return verb("release_key", body)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from winch.core.gates.uses import queue_key
+from winch.core.gates.uses import is_gated, queue_key
 from winch.core.job import JobRecord, strict_place
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import NO_RULE
 from winch.drivers.memory.records import Session
 from winch.drivers.memory.verbs.base import Base, verb
-from winch.drivers.memory.verbs.unique_keys import key_holder
-from winch.storage.decide.gates import queue_info
+from winch.drivers.memory.verbs.unique_keys import holders, key_holder
+from winch.storage.decide.gates import queue_info, scope_info
 from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
@@ -24,9 +24,12 @@ from winch.storage.params import (
     GateInfo,
     GroupFilter,
     JobFilter,
+    KeyHolder,
     Page,
     QueueInfo,
+    ScopeInfo,
     SessionInfo,
+    TenantInfo,
 )
 from winch.storage.verbs import Verb
 
@@ -80,6 +83,52 @@ class ReadVerbs:
             return found[: which.limit]
 
         return verb("groups", body, is_read=True)
+
+    def death_counts(
+        self, fingerprints: Sequence[str], *, since: datetime, step: timedelta, count: int
+    ) -> Verb[dict[str, list[int]]]:
+        def body() -> dict[str, list[int]]:
+            found = {fingerprint: [0] * count for fingerprint in fingerprints}
+            for job in self._state.archive.values():
+                if job.fingerprint in found and job.finished_at is not None:
+                    place = (job.finished_at - since) // step
+                    if 0 <= place < count:
+                        found[job.fingerprint][place] += 1
+            return found
+
+        return verb("death_counts", body, is_read=True)
+
+    def tenants(self, *, limit: int = 200) -> Verb[list[TenantInfo]]:
+        def body() -> list[TenantInfo]:
+            lines: dict[tuple[str, str], list[datetime]] = {}
+            for job in self._state.live.values():
+                if job.state is JobState.READY and job.tenant is not None and is_gated(job.options):
+                    lines.setdefault((job.queue, job.tenant), []).append(job.run_at)
+            found = [
+                TenantInfo(queue=queue, tenant=tenant, ready=len(line), oldest_ready_at=min(line))
+                for (queue, tenant), line in lines.items()
+            ]
+            found.sort(key=lambda one: (-one.ready, one.queue, one.tenant))
+            return found[:limit]
+
+        return verb("tenants", body, is_read=True)
+
+    def scopes(self, *, limit: int = 200) -> Verb[list[ScopeInfo]]:
+        def body() -> list[ScopeInfo]:
+            gates = self._state.gates
+            keys = sorted(key for key in gates.states if key.startswith("scope:"))
+            found = [scope_info(key, gates.states[key], len(gates.waiting(key))) for key in keys]
+            return [one for one in found if one is not None][:limit]
+
+        return verb("scopes", body, is_read=True)
+
+    def unique_keys(self, *, prefix: str = "", limit: int = 50) -> Verb[list[KeyHolder]]:
+        def body() -> list[KeyHolder]:
+            held = holders(self._state)
+            keys = sorted(key for key in held if key.startswith(prefix))
+            return [KeyHolder(key, held[key].id) for key in keys[:limit]]
+
+        return verb("unique_keys", body, is_read=True)
 
     def _all_jobs(self) -> Iterable[JobRecord]:
         yield from self._state.live.values()

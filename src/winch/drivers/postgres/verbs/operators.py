@@ -1,17 +1,20 @@
-"""What people do to jobs and queues: cancel, retry, delete, pause, resume."""
+"""What people do to jobs, queues, scopes and unique keys."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from winch.core.gates.scopes import braked, opened
+from winch.core.gates.uses import SCOPE, GateUse
 from winch.core.job import NO_CHANGES, RetryChanges
-from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.core.lifecycle import TRANSITIONS, WAITING, JobState
 from winch.drivers.postgres.statements import Body, Rows
 from winch.drivers.postgres.verbs.base import Base, rounds
+from winch.drivers.postgres.verbs.permits import look_at, open_gates, write_looks
 from winch.drivers.postgres.verbs.unique_keys import take_keys
 from winch.storage.params import Acted
 from winch.storage.verbs import Verb
@@ -118,3 +121,51 @@ class OperatorVerbs:
             yield self._base.statement("resume", is_alone=True, queue=queue)
 
         return Verb("resume", body)
+
+    def move(
+        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            rows = yield self._base.statement("move", ids=list(ids), queue=queue, by=by, now=now)
+            found = {row[0]: JobState(row[1]) for row in rows}
+            if left := [job_id for job_id in ids if job_id not in found]:
+                rows = yield self._base.statement("cancel.states", ids=left)
+                found |= {row[0]: JobState(row[1]) for row in rows if JobState(row[1]) not in WAITING}
+            states = [found.get(job_id) for job_id in ids]
+            return [
+                Acted(job_id, state, state in WAITING) for job_id, state in zip(ids, states, strict=True)
+            ]
+
+        return Verb("move", body)
+
+    def hold_scope(
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+    ) -> Verb[bool]:
+        def body() -> Body[bool]:
+            key = f"scope:{name}"
+            yield self._base.statement("admit.lock_keys", keys=[key])
+            looks, at = yield from look_at(self._base, [GateUse(key, SCOPE)], now)
+            gate = looks[key]
+            if hold is None:
+                after = opened(gate.state, at)
+            else:
+                after = braked(gate.state, at + hold // timedelta(microseconds=1), reason)
+            if after is None:
+                return False
+            gate.state = after
+            yield self._base.statement("admit.keep", gates=write_looks([gate]))
+            yield from open_gates(self._base, [key], now)
+            return True
+
+        return Verb("hold_scope", body)
+
+    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+        def body() -> Body[str | None]:
+            yield self._base.statement("release_key.kept", key=key)
+            rows = yield self._base.statement("release_key", key=key, by=by, now=now)
+            if not rows:
+                return None
+            yield self._base.statement("release_key.free", key=key, id=rows[0][0])
+            return str(rows[0][0])
+
+        return Verb("release_key", body)

@@ -11,7 +11,7 @@ from winch.drivers.postgres.records import READ, read_moment, read_queue
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.permits import read_gate
-from winch.storage.decide.gates import NAMED, queue_info
+from winch.storage.decide.gates import NAMED, queue_info, scope_info
 from winch.storage.decide.waits import lie_together
 from winch.storage.params import (
     MOST_AHEAD,
@@ -22,9 +22,12 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
+    KeyHolder,
     Page,
     QueueInfo,
+    ScopeInfo,
     SessionInfo,
+    TenantInfo,
 )
 from winch.storage.verbs import Verb
 
@@ -118,6 +121,54 @@ class ReadVerbs:
             ]
 
         return self._base.read("groups", body)
+
+    def death_counts(
+        self, fingerprints: Sequence[str], *, since: datetime, step: timedelta, count: int
+    ) -> Verb[dict[str, list[int]]]:
+        def body() -> Body[dict[str, list[int]]]:
+            found = {fingerprint: [0] * count for fingerprint in fingerprints}
+            rows = yield self._base.statement(
+                "death_counts",
+                is_alone=True,
+                fingerprints=list(found),
+                since=since,
+                step=step.total_seconds(),
+                count=count,
+            )
+            for fingerprint, place, deaths in rows:
+                found[fingerprint][place] = deaths
+            return found
+
+        return self._base.read("death_counts", body)
+
+    def tenants(self, *, limit: int = 200) -> Verb[list[TenantInfo]]:
+        def body() -> Body[list[TenantInfo]]:
+            return [
+                TenantInfo(
+                    queue=row[0],
+                    tenant=row[1],
+                    ready=row[2],
+                    oldest_ready_at=None if row[3] is None else read_moment(row[3]),
+                )
+                for row in (yield self._base.statement("tenants", is_alone=True, limit=limit))
+            ]
+
+        return self._base.read("tenants", body)
+
+    def scopes(self, *, limit: int = 200) -> Verb[list[ScopeInfo]]:
+        def body() -> Body[list[ScopeInfo]]:
+            rows = yield self._base.statement("scopes", is_alone=True)
+            found = [scope_info(*row) for row in rows]
+            return [one for one in found if one is not None][:limit]
+
+        return self._base.read("scopes", body)
+
+    def unique_keys(self, *, prefix: str = "", limit: int = 50) -> Verb[list[KeyHolder]]:
+        def body() -> Body[list[KeyHolder]]:
+            rows = yield self._base.statement("unique_keys", is_alone=True, prefix=prefix, limit=limit)
+            return sorted((KeyHolder(key, job) for key, job in rows), key=lambda one: one.key)
+
+        return self._base.read("unique_keys", body)
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:

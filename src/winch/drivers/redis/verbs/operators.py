@@ -1,14 +1,14 @@
-"""The verbs of operators: cancel, retry, delete, pause, resume."""
+"""The verbs of operators: cancel, retry, delete, pause, resume, move, hold_scope, release_key."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from winch.core.job import NO_CHANGES, RetryChanges
 from winch.core.lifecycle import JobState
-from winch.drivers.redis.records import micros
+from winch.drivers.redis.records import MICROSECOND, micros
 from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.params import Acted
 from winch.storage.verbs import Verb
@@ -78,3 +78,30 @@ class OperatorVerbs:
             yield self._call("resume", queue=queue)
 
         return Verb("resume", body)
+
+    def move(
+        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        return self._operate("move", ids, now=micros(now), by=by, queue=queue)
+
+    def hold_scope(
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+    ) -> Verb[bool]:
+        def body() -> Body[bool]:
+            took = yield self._call(
+                "hold_scope",
+                now=micros(now),
+                key=f"scope:{name}",
+                hold=False if hold is None else hold // MICROSECOND,
+                why=reason,
+            )
+            return bool(took)
+
+        return Verb("hold_scope", body)
+
+    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+        def body() -> Body[str | None]:
+            holder: bytes = yield self._call("release_key", now=micros(now), key=key, by=by)
+            return holder.decode() or None
+
+        return Verb("release_key", body)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from winch.core.job import JobRecord, from_micros
+import msgspec
+
+from winch.core.job import JobRecord, from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.records import (
+    MICROSECOND,
     micros,
     read_endings,
     read_events,
@@ -17,8 +20,9 @@ from winch.drivers.redis.records import (
     read_queue_of,
 )
 from winch.drivers.redis.session_records import read_details, read_session
-from winch.drivers.redis.verbs.base import Base, Body
+from winch.drivers.redis.verbs.base import Base, Body, read_rows
 from winch.drivers.redis.verbs.gates import GateVerbs
+from winch.storage.decide.gates import scope_info
 from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
@@ -28,17 +32,24 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
+    KeyHolder,
     Page,
     QueueInfo,
+    ScopeInfo,
     SessionInfo,
+    TenantInfo,
 )
 from winch.storage.verbs import Verb
 
 # Sets of up to this size are sorted by the server for a page; larger ones are met by walking all jobs.
 SMALL = 5000
 STRETCH = 500
-# How many of a queue's ready jobs are asked for their age.
+# How many of a queue's ready jobs are asked for their age, and how many of its tenants are looked at.
 LOOK = 1000
+# How many entries of a hash are met in search of keys.
+MOST_KEYS = 20_000
+
+_decode = msgspec.msgpack.Decoder().decode
 
 
 class ReadVerbs:
@@ -116,6 +127,58 @@ class ReadVerbs:
             return found[: which.limit]
 
         return Verb("groups", body, is_read=True)
+
+    def death_counts(
+        self, fingerprints: Sequence[str], *, since: datetime, step: timedelta, count: int
+    ) -> Verb[dict[str, list[int]]]:
+        def body() -> Body[dict[str, list[int]]]:
+            names = list(dict.fromkeys(fingerprints))
+            rows = yield self._call(
+                "death_counts",
+                fingerprints=names,
+                since=to_micros(since),
+                step=step // MICROSECOND,
+                count=count,
+            )
+            return {name: [int(one) for one in row] for name, row in zip(names, rows, strict=True)}
+
+        return Verb("death_counts", body, is_read=True)
+
+    def tenants(self, *, limit: int = 200) -> Verb[list[TenantInfo]]:
+        def body() -> Body[list[TenantInfo]]:
+            rows = yield self._call("tenants", look=LOOK)
+            found = [
+                TenantInfo(
+                    queue=queue.decode(),
+                    tenant=tenant.decode(),
+                    ready=ready,
+                    oldest_ready_at=None if oldest < 0 else from_micros(oldest),
+                )
+                for queue, tenant, ready, oldest in rows
+            ]
+            found.sort(key=lambda one: (-one.ready, one.queue, one.tenant))
+            return found[:limit]
+
+        return Verb("tenants", body, is_read=True)
+
+    def scopes(self, *, limit: int = 200) -> Verb[list[ScopeInfo]]:
+        def body() -> Body[list[ScopeInfo]]:
+            rows = yield self._call("scopes", most=MOST_KEYS)
+            found = [
+                scope_info(key.decode(), msgspec.json.encode(_decode(state)).decode(), waiting)
+                for key, state, waiting in rows
+            ]
+            shown = [one for one in found if one is not None]
+            return sorted(shown, key=lambda one: one.name)[:limit]
+
+        return Verb("scopes", body, is_read=True)
+
+    def unique_keys(self, *, prefix: str = "", limit: int = 50) -> Verb[list[KeyHolder]]:
+        def body() -> Body[list[KeyHolder]]:
+            rows = yield self._call("unique_keys", prefix=prefix, limit=limit, most=MOST_KEYS)
+            return [KeyHolder(key, job) for key, job in sorted(read_rows(rows, 2))]
+
+        return Verb("unique_keys", body, is_read=True)
 
     def _group_of(self, fingerprint: str, queue: str) -> Body[list[DeadGroup]]:
         """What of a group is in this queue: one group or none."""

@@ -1,15 +1,17 @@
-"""The verbs of operators: cancel, retry, delete, pause, resume."""
+"""The verbs of operators: cancel, retry, delete, pause, resume, move, hold_scope, release_key."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from winch.core.changes import cancelled, retried
+from winch.core.changes import cancelled, keyless, moved, retried
+from winch.core.gates.scopes import braked, opened
+from winch.core.gates.uses import SCOPE, GateUse
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges, from_micros
-from winch.core.lifecycle import TRANSITIONS, JobState
+from winch.core.lifecycle import TRANSITIONS, WAITING, JobState
 from winch.core.values.codec import to_json
-from winch.drivers.sqlite.records import put_values
+from winch.drivers.sqlite.records import MICROSECOND, put_values
 from winch.drivers.sqlite.statements import Ring, Step, StoreTime
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, holders, query, read_jobs, ring_for
@@ -36,12 +38,12 @@ class OperatorVerbs:
             asked = [job for job in changed if not job.state.is_final]
             if asked:
                 yield Step.each("cancel", [put_values(job, at) for job in asked])
-            moved = [
+            leaving = [
                 job
                 for job in changed
                 if job.state.is_final or before[job.id] not in (JobState.RUNNING, JobState.READY)
             ]
-            yield from store(moved, at)
+            yield from store(leaving, at)
             return answers
 
         return Verb("cancel", body)
@@ -116,6 +118,65 @@ class OperatorVerbs:
             yield ring
 
         return Verb("resume", body)
+
+    def move(
+        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        def body() -> Body[list[Acted]]:
+            at: int = yield StoreTime(now)
+            found = yield from read_jobs(ids, is_kept_too=True)
+            answers = []
+            changed = {}
+            for job_id in ids:
+                job = found.get(job_id)
+                took = job is not None and job.state in WAITING
+                answers.append(Acted(job_id, None if job is None else job.state, took))
+                if job is not None and took and job.queue != queue:
+                    changed[job_id] = moved(job, queue, by, from_micros(at))
+            if changed:
+                rows = [
+                    {"id": job.id, "queue": queue, "history": to_json(job.history)}
+                    for job in changed.values()
+                ]
+                yield Step.each("move", rows)
+                yield ring_for(changed.values(), at)
+            return answers
+
+        return Verb("move", body)
+
+    def hold_scope(
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+    ) -> Verb[bool]:
+        def body() -> Body[bool]:
+            at: int = yield StoreTime(now)
+            key = f"scope:{name}"
+            gate = (yield from permits.look([GateUse(key, SCOPE)]))[key]
+            if hold is None:
+                after = opened(gate.state, at)
+            else:
+                after = braked(gate.state, at + hold // MICROSECOND, reason)
+            if after is None:
+                return False
+            gate.state = after
+            yield from permits.keep([gate])
+            yield from permits.open_gates([key], at)
+            return True
+
+        return Verb("hold_scope", body)
+
+    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+        def body() -> Body[str | None]:
+            at: int = yield StoreTime(now)
+            yield from query("release_key.kept", key=key)
+            holder = (yield from holders([key])).get(key)
+            if holder is None:
+                return None
+            job = (yield from read_jobs([holder.id]))[holder.id]
+            after = keyless(job, by, from_micros(at))
+            yield from query("release_key", id=job.id, history=to_json(after.history))
+            return job.id
+
+        return Verb("release_key", body)
 
 
 def _held(ids: Sequence[str], found: Mapping[str, JobRecord]) -> Body[dict[str, str]]:

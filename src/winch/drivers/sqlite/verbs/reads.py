@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from winch.core.gates.uses import queue_key
-from winch.core.job import JobRecord, from_micros
+from winch.core.job import JobRecord, from_micros, to_micros
 from winch.core.lifecycle import FINAL, LIVE, JobState
 from winch.core.values.codec import to_json
-from winch.drivers.sqlite.records import READ, read_moment
+from winch.drivers.sqlite.records import MICROSECOND, READ, read_moment
 from winch.drivers.sqlite.statements import StoreTime
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, holders, query, read_jobs
-from winch.storage.decide.gates import NAMED, queue_info
+from winch.storage.decide.gates import NAMED, queue_info, scope_info
 from winch.storage.decide.waits import lie_together
 from winch.storage.params import (
     MOST_AHEAD,
@@ -25,9 +25,12 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
+    KeyHolder,
     Page,
     QueueInfo,
+    ScopeInfo,
     SessionInfo,
+    TenantInfo,
 )
 from winch.storage.verbs import Verb
 
@@ -91,6 +94,49 @@ class ReadVerbs:
             ]
 
         return Verb("groups", body, is_read=True)
+
+    def death_counts(
+        self, fingerprints: Sequence[str], *, since: datetime, step: timedelta, count: int
+    ) -> Verb[dict[str, list[int]]]:
+        def body() -> Body[dict[str, list[int]]]:
+            found = {fingerprint: [0] * count for fingerprint in fingerprints}
+            rows = yield from query(
+                "death_counts",
+                fingerprints=to_json(list(found)),
+                since=to_micros(since),
+                step=step // MICROSECOND,
+                count=count,
+            )
+            for fingerprint, place, deaths in rows:
+                found[fingerprint][place] = deaths
+            return found
+
+        return Verb("death_counts", body, is_read=True)
+
+    def tenants(self, *, limit: int = 200) -> Verb[list[TenantInfo]]:
+        def body() -> Body[list[TenantInfo]]:
+            return [
+                TenantInfo(
+                    queue=row[0], tenant=row[1], ready=row[2], oldest_ready_at=read_moment(row[3])
+                )
+                for row in (yield from query("tenants", limit=limit))
+            ]
+
+        return Verb("tenants", body, is_read=True)
+
+    def scopes(self, *, limit: int = 200) -> Verb[list[ScopeInfo]]:
+        def body() -> Body[list[ScopeInfo]]:
+            found = [scope_info(*row) for row in (yield from query("scopes"))]
+            return [one for one in found if one is not None][:limit]
+
+        return Verb("scopes", body, is_read=True)
+
+    def unique_keys(self, *, prefix: str = "", limit: int = 50) -> Verb[list[KeyHolder]]:
+        def body() -> Body[list[KeyHolder]]:
+            rows = yield from query("unique_keys", prefix=prefix, limit=limit)
+            return [KeyHolder(key, job) for key, job in rows]
+
+        return Verb("unique_keys", body, is_read=True)
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:

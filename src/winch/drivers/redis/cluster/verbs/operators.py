@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from winch.core.gates.places import families_of
 from winch.core.gates.uses import is_gated
@@ -92,3 +92,23 @@ class ClusterOperatorVerbs:
             )
 
         return Verb("resume", body)
+
+    def move(
+        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        return self._by_id("move", ids, lambda some: self._plain.move(some, queue, by=by, now=now))
+
+    def hold_scope(
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+    ) -> Verb[bool]:
+        def body() -> Body[bool]:
+            took = yield from self._fan_out.everywhere(
+                lambda: self._plain.hold_scope(name, hold, reason=reason, now=now).steps()
+            )
+            return any(took)
+
+        return Verb("hold_scope", body)
+
+    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+        """Jobs with unique keys are at home."""
+        return self._plain.release_key(key, by=by, now=now)

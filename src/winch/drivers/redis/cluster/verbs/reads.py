@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -27,9 +27,12 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
+    KeyHolder,
     Page,
     QueueInfo,
+    ScopeInfo,
     SessionInfo,
+    TenantInfo,
 )
 from winch.storage.verbs import Verb
 
@@ -138,6 +141,43 @@ class ClusterReadVerbs:
             return found[: which.limit]
 
         return Verb("groups", body, is_read=True)
+
+    def death_counts(
+        self, fingerprints: Sequence[str], *, since: datetime, step: timedelta, count: int
+    ) -> Verb[dict[str, list[int]]]:
+        def body() -> Body[dict[str, list[int]]]:
+            parts = yield from self._fan_out.everywhere(
+                lambda: self._plain.death_counts(
+                    fingerprints, since=since, step=step, count=count
+                ).steps()
+            )
+            return {
+                name: [sum(numbers) for numbers in zip(*(part[name] for part in parts), strict=True)]
+                for name in dict.fromkeys(fingerprints)
+            }
+
+        return Verb("death_counts", body, is_read=True)
+
+    def tenants(self, *, limit: int = 200) -> Verb[list[TenantInfo]]:
+        """Jobs of tenants are at home."""
+        return self._plain.tenants(limit=limit)
+
+    def scopes(self, *, limit: int = 200) -> Verb[list[ScopeInfo]]:
+        def body() -> Body[list[ScopeInfo]]:
+            parts = yield from self._fan_out.everywhere(lambda: self._plain.scopes(limit=ALL).steps())
+            found: dict[str, ScopeInfo] = {}
+            for one in (one for part in parts for one in part):
+                other = found.get(one.name)
+                latest = one if other is None else max(one, other, key=lambda scope: scope.until)
+                waiting = one.waiting + (0 if other is None else other.waiting)
+                found[one.name] = msgspec.structs.replace(latest, waiting=waiting)
+            return [found[name] for name in sorted(found)][:limit]
+
+        return Verb("scopes", body, is_read=True)
+
+    def unique_keys(self, *, prefix: str = "", limit: int = 50) -> Verb[list[KeyHolder]]:
+        """Jobs with unique keys are at home."""
+        return self._plain.unique_keys(prefix=prefix, limit=limit)
 
     def counts(self, *, cap: int = 10_000) -> Verb[Mapping[JobState, int]]:
         def body() -> Body[Mapping[JobState, int]]:

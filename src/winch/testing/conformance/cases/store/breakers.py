@@ -7,7 +7,7 @@ from datetime import timedelta
 from winch.core.gates.uses import SCOPE, BreakerSpec, GateUse
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
-from winch.storage.params import GateInfo
+from winch.storage.params import GateInfo, ScopeInfo
 from winch.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 from winch.testing.conformance.cases.store.gates import admit, gated
@@ -121,3 +121,64 @@ def a_breaker_that_has_closed_forgets_the_attempts_of_before(bench: Bench) -> No
     bench.advance(MINUTE)
     admit(bench)
     assert len(bench.claim()) == 5, "what ran before the trip trips it no second time"
+
+
+# -- what people do with scopes -----------------------------------------------------------------------
+
+
+def scopes(bench: Bench) -> list[ScopeInfo]:
+    return bench.call(bench.driver.scopes())
+
+
+def hold(bench: Bench, time: timedelta | None, reason: str = "") -> bool:
+    return bench.call(bench.driver.hold_scope("bank", time, reason=reason, now=bench.now))
+
+
+@case()
+def a_tripped_scope_is_listed_with_what_waits(bench: Bench) -> None:
+    assert scopes(bench) == []
+    tripped(bench)
+    at = bench.at
+    [one] = scopes(bench)
+    assert (one.name, one.is_tripped, one.trips, one.until) == ("bank", True, 1, at + HOLD)
+    assert (one.tripped_at, one.waiting) == (at, 6)
+    assert "attempts failed" in one.reason
+
+
+@case()
+def a_person_opens_a_tripped_scope_and_it_ramps_up(bench: Bench) -> None:
+    (old,) = tripped(bench, still_running=1)
+    bench.advance(SECOND)
+    assert hold(bench, None)
+    assert [one.is_tripped for one in scopes(bench)] == [False]
+    assert len(bench.claim()) == 1, "one job first, as after a probe"
+    fail(bench, old)
+    bench.advance(SECOND)
+    admit(bench)
+    assert len(bench.claim()) == 2, "what began before has no say"
+    bench.advance(MINUTE)
+    admit(bench)
+    assert len(bench.claim()) == 3
+
+
+@case()
+def an_open_scope_has_nothing_to_open(bench: Bench) -> None:
+    assert not hold(bench, None)
+    bench.add(**gated(BANK))
+    assert not hold(bench, None)
+    assert scopes(bench) == []
+    assert len(bench.claim()) == 1
+
+
+@case()
+def a_person_holds_a_scope_for_a_time(bench: Bench) -> None:
+    bench.add_many(3, **gated(BANK))
+    assert hold(bench, MINUTE, "the bank asked us to")
+    assert bench.claim() == []
+    [one] = scopes(bench)
+    assert (one.until, one.is_tripped, one.reason) == (bench.at + MINUTE, False, "the bank asked us to")
+    assert hold(bench, SECOND), "never shorter than it is held already"
+    assert scopes(bench)[0].until == bench.at + MINUTE
+    bench.advance(MINUTE)
+    admit(bench)
+    assert len(bench.claim()) == 1

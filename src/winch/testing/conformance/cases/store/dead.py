@@ -356,3 +356,26 @@ def a_trimmed_given_id_may_be_used_again(bench: Bench) -> None:
     assert bench.trim(count=0) == 1
     again = bench.new_job(id=job.id, is_given_id=True)
     assert bench.enqueue(again) == [Enqueued(job.id, is_new=True)]
+
+
+# -- deaths over time ---------------------------------------------------------------------------------
+
+
+@case()
+def deaths_are_counted_by_group_and_step_of_time(bench: Bench) -> None:
+    since = bench.at
+    bench.advance(10 * SECOND)
+    first, *_ = [bench.kill(Failure("A", "a")) for _ in range(3)]
+    bench.advance(HOUR)
+    other = bench.kill(Failure("B", "b"))
+    again = bench.kill(Failure("A", "a"))
+    bench.advance(HOUR)
+    late = bench.kill(Failure("A", "a"))
+    assert first.fingerprint == again.fingerprint == late.fingerprint != other.fingerprint
+    groups = [first.fingerprint or "", other.fingerprint or "", "0000000000000000"]
+    counted = bench.call(bench.driver.death_counts(groups, since=since, step=HOUR, count=2))
+    assert counted == {groups[0]: [3, 1], groups[1]: [0, 1], groups[2]: [0, 0]}
+    assert bench.call(bench.driver.death_counts([], since=since, step=HOUR, count=2)) == {}
+    bench.retry(first.id)
+    counted = bench.call(bench.driver.death_counts(groups[:1], since=since, step=3 * HOUR, count=1))
+    assert counted == {groups[0]: [4]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from winch.core.gates.uses import LIMIT, GateUse, with_gates
 from winch.core.job import Entry, Failure
 from winch.core.lifecycle import FINAL, JobState
 from winch.storage.params import Acted, Answer
@@ -295,3 +296,122 @@ def the_whole_story_of_a_job_is_in_its_history(bench: Bench) -> None:
     ]
     assert job.error == Failure("E", "last")
     assert (job.state, job.attempt) == (JobState.COMPLETED, 1)
+
+
+# -- move ----------------------------------------------------------------------------------------------
+
+
+def move(bench: Bench, queue: str, *ids: str) -> list[Acted]:
+    return bench.call(bench.driver.move(ids, queue, by="ada", now=bench.now))
+
+
+@case()
+def a_waiting_job_moves_with_everything_it_has(bench: Bench) -> None:
+    for state in WAITING:
+        job = bench.make_job(state)
+        to = bench.new_queue()
+        bench.advance(SECOND)
+        assert move(bench, to, job.id) == [Acted(job.id, state, took=True)]
+        after = bench.get(job.id)
+        note = f"from {job.queue} to {to}"
+        entry = Entry(what="moved", at=bench.at, by="ada", note=note)
+        assert (after.queue, after.history) == (to, (*job.history, entry))
+        assert (after.state, after.run_at, after.args) == (job.state, job.run_at, job.args)
+        bench.advance(2 * HOUR)
+        bench.promote()
+        assert bench.claim(job.queue) == []
+        assert [claim.id for claim in bench.claim(to)] == [job.id]
+
+
+@case()
+def running_and_final_jobs_do_not_move(bench: Bench) -> None:
+    for state in (JobState.RUNNING, *sorted(FINAL)):
+        job = bench.make_job(state)
+        assert move(bench, "other", job.id) == [Acted(job.id, state, took=False)]
+        assert bench.get(job.id) == job
+    missing = bench.new_id()
+    assert move(bench, "other", missing) == [Acted(missing, None, took=False)]
+
+
+@case()
+def a_move_to_its_own_queue_changes_nothing(bench: Bench) -> None:
+    job = bench.make_job(JobState.READY)
+    assert move(bench, job.queue, job.id) == [Acted(job.id, JobState.READY, took=True)]
+    assert bench.get(job.id) == job
+
+
+@case()
+def moved_jobs_keep_their_place_by_age(bench: Bench) -> None:
+    old = bench.add(queue="a")
+    bench.advance(SECOND)
+    young = bench.add(queue="b")
+    move(bench, "b", old)
+    assert [claim.id for claim in bench.claim("b")] == [old, young]
+    infos = bench.call(bench.driver.queues())
+    assert [info.name for info in infos if sum(info.counts.values())] == ["b"]
+
+
+@case()
+def a_job_that_waits_at_a_gate_goes_on_waiting_there(bench: Bench) -> None:
+    use = GateUse("limit:pay", LIMIT, name="limit:pay", n=1)
+    ids = bench.add_many(2, options=with_gates(None, (use,)))
+    (claim,) = bench.claim()
+    (left,) = [job_id for job_id in ids if job_id != claim.id]
+    assert bench.claim() == []
+    assert bench.get(left).state is JobState.BLOCKED
+    assert move(bench, "other", left)[0].took
+    assert bench.get(left).gate == use.key
+    bench.finish(bench.outcome(claim, is_gated=True))
+    assert [one.id for one in bench.claim("other")] == [left]
+
+
+@case()
+def a_job_of_a_tenant_moves_with_its_tenant(bench: Bench) -> None:
+    ids = bench.add_many(3, tenant="acme", options=with_gates(None, ()))
+    assert all(acted.took for acted in move(bench, "other", *ids))
+    assert bench.claim() == []
+    assert bench.call(bench.driver.tenants())[0].queue == "other"
+    assert sorted(one.id for one in bench.claim("other")) == sorted(ids)
+    assert bench.call(bench.driver.tenants()) == []
+
+
+# -- unique keys ---------------------------------------------------------------------------------------
+
+
+@case()
+def a_released_key_is_free_and_its_job_goes_on(bench: Bench) -> None:
+    first = bench.add(unique_key="order:7")
+    (claim,) = bench.claim()
+    assert bench.call(bench.driver.release_key("order:7", by="ada", now=bench.now)) == first
+    job = bench.get(first)
+    assert (job.unique_key, job.state, job.token) == (None, JobState.RUNNING, claim.token)
+    assert job.history[-1] == Entry(what="key released", at=bench.at, by="ada")
+    second = bench.add(unique_key="order:7")
+    assert bench.complete(claim) is Answer.TOOK
+    (again,) = bench.enqueue(bench.new_job(unique_key="order:7"))
+    assert again.holder == second, "the end of the first job leaves the key to the second"
+
+
+@case()
+def a_key_that_is_free_has_nothing_to_release(bench: Bench) -> None:
+    assert bench.call(bench.driver.release_key("order:7", by="ada", now=bench.now)) is None
+    job_id = bench.add(unique_key="order:7")
+    bench.cancel(job_id)
+    assert bench.call(bench.driver.release_key("order:7", by="ada", now=bench.now)) is None
+
+
+@case()
+def held_keys_are_listed_with_their_holders(bench: Bench) -> None:
+    for number in range(5):
+        bench.add(unique_key=f"order:{number}")
+    job_id = bench.add(unique_key="order")
+    bench.add(unique_key="mail:1")
+    bench.add()
+    found = bench.call(bench.driver.unique_keys(prefix="order:"))
+    assert [one.key for one in found] == [f"order:{number}" for number in range(5)]
+    assert bench.get(found[0].job).unique_key == "order:0"
+    assert len(bench.call(bench.driver.unique_keys(prefix="order", limit=3))) == 3
+    exact = bench.call(bench.driver.unique_keys(prefix="order", limit=1))
+    assert [(one.key, one.job) for one in exact] == [("order", job_id)]
+    assert len(bench.call(bench.driver.unique_keys())) == 7
+    assert bench.call(bench.driver.unique_keys(prefix="no")) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from winch.core.gates.uses import with_gates
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.params import QueueInfo
@@ -358,3 +359,26 @@ def depth_counts_ready_jobs_of_one_queue_up_to_a_cap(bench: Bench) -> None:
     assert depth.ready == 4
     assert depth.oldest == MINUTE
     assert bench.call(bench.driver.depth("mail", cap=3, now=bench.now)).ready == 3
+
+
+@case()
+def tenants_are_listed_by_queue_with_the_longest_line_first(bench: Bench) -> None:
+    gated: dict[str, object] = {"options": with_gates(None, ())}
+    assert bench.call(bench.driver.tenants()) == []
+    bench.add(tenant="b", queue="mail", **gated)
+    at = bench.at
+    bench.advance(MINUTE)
+    bench.add_many(3, tenant="a", queue="mail", **gated)
+    bench.add(tenant="a", queue="other", **gated)
+    bench.add(tenant="c", queue="other", delay=HOUR, **gated)
+    bench.add()
+    found = bench.call(bench.driver.tenants())
+    assert [(one.queue, one.tenant, one.ready) for one in found] == [
+        ("mail", "a", 3),
+        ("mail", "b", 1),
+        ("other", "a", 1),
+    ]
+    assert (found[0].oldest_ready_at, found[1].oldest_ready_at) == (bench.at, at)
+    assert len(bench.call(bench.driver.tenants(limit=2))) == 2
+    bench.claim("mail", limit=10)
+    assert [one.queue for one in bench.call(bench.driver.tenants())] == ["other"]
