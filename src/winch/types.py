@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from winch.areas.backfill import Backfilled
+from winch.areas.dead_groups import GroupMark
 from winch.areas.flows import FlowInfo
 from winch.areas.idempotency import Once
 from winch.areas.jobs import JobList
-from winch.areas.queue_purge import Purged
+from winch.areas.queue_jobs import Moved, Purged
 from winch.areas.replay import Refusal, Replayed
 from winch.areas.sinks import Message
 from winch.areas.webhooks.area import Subscribed
@@ -53,10 +54,13 @@ from winch.storage.params import (
     DeadGroup,
     Enqueued,
     Finish,
+    KeyHolder,
     LimitInfo,
     NewJob,
     QueueInfo,
+    ScopeInfo,
     SessionInfo,
+    TenantInfo,
     Wait,
 )
 
@@ -93,14 +97,17 @@ __all__ = [
     "FlowInfo",
     "FlowNote",
     "GateSpec",
+    "GroupMark",
     "JobEvent",
     "JobList",
     "JobRecord",
     "JobState",
+    "KeyHolder",
     "LimitInfo",
     "Message",
     "Misfire",
     "Misfit",
+    "Moved",
     "NewJob",
     "Node",
     "Note",
@@ -120,10 +127,12 @@ __all__ = [
     "Run",
     "RunKind",
     "Schedule",
+    "ScopeInfo",
     "SessionInfo",
     "StoredRetry",
     "Subscribed",
     "Tail",
+    "TenantInfo",
     "Timing",
     "Transaction",
     "Until",

@@ -11,7 +11,7 @@ import pytest
 
 from tests.redis_servers import RedisServer
 from winch import App, Context, JobState, Retry, batch, chain
-from winch.areas import queue_purge
+from winch.areas import queue_jobs
 from winch.core.job import JobRecord
 from winch.testing import virtual
 from winch.types import Purged
@@ -39,7 +39,7 @@ def states(app: App) -> Counter[str]:
 
 
 def test_it_deletes_what_waits_and_nothing_else(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_purge, "PAGE", 3)
+    monkeypatch.setattr(queue_jobs, "PAGE", 3)
 
     @app.task(name="work", queue="mail")
     def work() -> None: ...

@@ -301,6 +301,17 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
             fill("queue", side.queue)
             if row.kind == "queue settings":
                 give(retries=3)
+        case "fresh queue":
+            # A queue that drains would refuse the jobs of later requests.
+            fill("queue", side.queue if not is_own or world.narrowing == "queue" else "other-q")
+        case "purge":
+            fill("queue", side.queue)
+            give(dry_run=True)
+        case "queue move":
+            fill("queue", side.queue)
+            give(
+                to=world.own.queue + "-2" if world.narrowing == "none" else world.own.queue, dry_run=True
+            )
         case "queue in query":
             path += f"?queue={side.queue}"
         case "task in query":
@@ -312,6 +323,25 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
                 give(concurrency=3)
         case "group":
             fill("group", side.group)
+        case "group mark":
+            fill("group", side.group)
+            give(state="ignored")
+        case "discard":
+            give(group=side.group, dry_run=True)
+        case "limit":
+            fill("name", "limit:own.task")
+            if body is not None:
+                give(value=3)
+        case "trip" | "tripped":
+            fill("name", "bank")
+            if row.kind == "trip":
+                give(hold="1m")
+            else:
+                world.app.limits.trip("bank", "1m")
+        case "key":
+            world.count += 1
+            side.job(unique=f"key-{world.count}")
+            fill("name", f"key-{world.count}")
         case "schedule" | "schedule change" | "schedule backfill":
             name = side.schedule
             if route.changes and is_fresh:
@@ -338,8 +368,10 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
             world.count += 1
             give(name=f"new-{world.count}", task=side.task, every="1h")
             give(**({"queue": side.queue} if form is None else {}))
-        case "flow":
+        case "flow" | "flow rerun":
             fill("id", side.flow)
+            if row.kind == "flow rerun":
+                give(node=side.task)
             if form is not None:
                 give(action="cancel")
         case "signal":

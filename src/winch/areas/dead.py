@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
+import msgspec
+
+from winch.areas.dead_groups import GroupMark, discard, mark, marks
 from winch.areas.jobs import JobList, page_of
 from winch.areas.replay import Replayed, replay
 from winch.core.errors import ConfigError
@@ -17,10 +20,13 @@ from winch.engine.client.audit import actor, noted
 from winch.engine.client.client import Client
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.runtime import Runtime
+from winch.engine.tasks.task import Unset
 from winch.storage.params import DeadGroup, GroupFilter, JobFilter, Trim
 from winch.storage.protocol import Driver
 
 PURGE_BATCH = 500
+MOST_HOURS = 24 * 31
+MOST_GROUPS = 1000
 
 
 class Dead:
@@ -78,17 +84,24 @@ class Dead:
         task: str | None = None,
         queue: str | None = None,
         group: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         rate: str | None = None,
         args: Mapping[str, Any] | None = None,
+        patch: Mapping[str, Any] | None = None,
         attempts: int | None = None,
         to_queue: str | None = None,
+        limit: int | None = None,
         force: bool = False,
         dry_run: bool = False,
     ) -> Operation[Replayed]:
         """Make dead jobs ready again: those with these ids, or all that match. Returns the counts.
 
-        `args` replaces their arguments, checked against the task; `force` skips the check for a task
-        that is not registered here. `attempts` and `to_queue` replace their attempts and their queue.
+        `since` and `until` choose those that died from then on, and before then. `args` replaces their
+        arguments, checked against the task; `patch` changes some of the arguments of each job, as a
+        JSON merge patch. `force` skips the check for a task that is not registered here. `attempts` and
+        `to_queue` replace their attempts and their queue. `limit` replays so many of them, the newest
+        first. With `dry_run` nothing changes, and the counts say what would happen.
         `rate` ("100/s") adds pauses between small batches. The call returns when all are done.
         """
         which: JobFilter | Sequence[str]
@@ -104,10 +117,14 @@ class Dead:
                 self._runtime,
                 which,
                 by=actor(),
+                since=since,
+                until=until,
                 rate=rate,
                 args=args,
+                patch=patch,
                 attempts=attempts,
                 to_queue=to_queue,
+                limit=limit,
                 force=force,
                 dry_run=dry_run,
             )
@@ -116,6 +133,81 @@ class Dead:
     @twin(replay)
     def areplay(self) -> None:
         """`replay` without blocking the event loop."""
+
+    @blocking
+    def marks(self) -> Operation[dict[str, GroupMark]]:
+        """What people have noted about groups, by fingerprint."""
+        return (yield from marks(self._client.driver()))
+
+    @twin(marks)
+    def amarks(self) -> None:
+        """`marks` without blocking the event loop."""
+
+    @blocking
+    def mark(
+        self,
+        group: str,
+        *,
+        state: Literal["open", "ignored", "resolved"] | Unset = msgspec.UNSET,
+        assignee: str | Unset | None = msgspec.UNSET,
+        note: str | Unset | None = msgspec.UNSET,
+    ) -> Operation[GroupMark]:
+        """Note who looks after a group of dead jobs, that it is ignored or resolved, or a text.
+
+        A resolved group is back when another job dies of the same error.
+        """
+        given = {"state": state, "assignee": assignee, "note": note}
+        chosen = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+        return (yield from mark(self._client.driver(), group, chosen))
+
+    @twin(mark)
+    def amark(self) -> None:
+        """`mark` without blocking the event loop."""
+
+    @blocking
+    def trend(
+        self, groups: Sequence[str], *, hours: int = 24
+    ) -> Operation[dict[str, builtins.list[int]]]:
+        """How many of the dead jobs of these groups died in each of the last hours, oldest first."""
+        if not 1 <= hours <= MOST_HOURS or len(groups) > MOST_GROUPS:
+            raise ConfigError(f"trend takes up to {MOST_HOURS} hours and {MOST_GROUPS} groups")
+        now = self._client.surroundings.clock.now()
+        since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=hours - 1)
+        found: dict[str, builtins.list[int]] = yield self._client.driver().death_counts(
+            list(groups), since=since, step=timedelta(hours=1), count=hours
+        )
+        return found
+
+    @twin(trend)
+    def atrend(self) -> None:
+        """`trend` without blocking the event loop."""
+
+    @blocking
+    def discard(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        task: str | None = None,
+        queue: str | None = None,
+        group: str | None = None,
+        dry_run: bool = False,
+    ) -> Operation[int]:
+        """Delete dead jobs for good: those with these ids, or all that match. Returns their number."""
+        which: JobFilter | Sequence[str]
+        if ids is not None:
+            if task is not None or queue is not None or group is not None:
+                raise ConfigError("discard takes ids, or a filter (task=, queue=, group=), not both")
+            which = [ids] if isinstance(ids, str) else list(ids)
+        elif task is None and queue is None and group is None:
+            raise ConfigError("discard needs ids, task=, queue= or group=; purge deletes by age")
+        else:
+            which = JobFilter(states=(JobState.DEAD,), task=task, queue=queue, fingerprint=group)
+        matched, gone = yield from discard(self._client.driver(), which, dry_run=dry_run)
+        return matched if dry_run else gone
+
+    @twin(discard)
+    def adiscard(self) -> None:
+        """`discard` without blocking the event loop."""
 
     @blocking
     def purge(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from winch.core.errors import ConfigError, FlowNotFound
-from winch.core.flow import FlowNote, tag_of
+from winch.core.flow import FlowNote, member_id, tag_of
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.values.ids import parse_id
@@ -76,6 +76,13 @@ class Flows:
     @blocking
     def get(self, flow_id: str) -> Operation[FlowInfo]:
         """One flow, with its members counted. Raises FlowNotFound."""
+        return (yield from self._get(flow_id))
+
+    @twin(get)
+    def aget(self) -> None:
+        """`get` without blocking the event loop."""
+
+    def _get(self, flow_id: str) -> Operation[FlowInfo]:
         flow_id = parse_id(flow_id, "flow id")
         driver = self._client.driver()
         lines = yield driver.kv_list(KvFilter(book=BOOK, after=_before(flow_id), limit=1))
@@ -85,10 +92,6 @@ class Flows:
         counts = Counter(job.state for job in members)
         count = sum(tag_of(flow_id) in job.tags for job in members)
         return FlowInfo(id=flow_id, note=_note(lines[0].body), counts=counts, members=count)
-
-    @twin(get)
-    def aget(self) -> None:
-        """`get` without blocking the event loop."""
 
     @blocking
     def members(self, flow_id: str) -> Operation[Members]:
@@ -130,6 +133,31 @@ class Flows:
     def aretry(self) -> None:
         """`retry` without blocking the event loop."""
 
+    @blocking
+    def rerun(self, flow_id: str, node: str, *, by: str | None = None) -> Operation[int]:
+        """Run the members of this node again, and all that come after it; returns how many.
+
+        `node` is a name in the graph, or the task of one node. Members that are not final are left as
+        they are.
+        """
+        info = yield from self._get(flow_id)
+        chosen = after_node(info.note, node)
+        members = {job.id: job for job in (yield from self._members(flow_id))}
+        ids = [
+            member_id(info.id, name, number)
+            for name, _, count, _ in info.note.nodes
+            if name in chosen
+            for number in range(count)
+        ]
+        ended = [job_id for job_id in ids if job_id in members and members[job_id].state.is_final]
+        took = yield from self._act("retry", ended, by, None)
+        yield from noted(self._client.driver(), "rerun flow", info.id, node=node, jobs=took)
+        return took
+
+    @twin(rerun)
+    def arerun(self) -> None:
+        """`rerun` without blocking the event loop."""
+
     # -- how ---------------------------------------------------------------------------------------
 
     def _listed(self, flow_id: str, note: FlowNote) -> Operation[FlowInfo]:
@@ -168,6 +196,22 @@ class Flows:
             )
             took += sum(answer.took for answer in answers)
         return took
+
+
+def after_node(note: FlowNote, node: str) -> set[str]:
+    """The names of this node and of all that come after it."""
+    tasks = [name for name, task, _, _ in note.nodes if task == node]
+    names = {name for name, *_ in note.nodes}
+    if node not in names:
+        if len(tasks) != 1:
+            known = ", ".join(sorted(names)) or "none"
+            raise ConfigError(f"the flow has no node {node!r}; its nodes are {known}")
+        [node] = tasks
+    chosen = {node}
+    for name, _, _, before in note.nodes:  # each stands after those before it
+        if chosen & set(before):
+            chosen.add(name)
+    return chosen
 
 
 def _note(body: str) -> FlowNote:

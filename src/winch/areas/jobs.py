@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,12 +10,13 @@ from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Operation
 from winch.engine.client import operations
+from winch.engine.client.audit import actor, noted
 from winch.engine.client.client import Client
 from winch.engine.client.job import Job
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.options import check_states
 from winch.engine.tasks.transaction import Statements
-from winch.storage.params import JobFilter
+from winch.storage.params import JobFilter, KeyHolder
 
 
 class Jobs:
@@ -100,6 +102,35 @@ class Jobs:
     @twin(delete)
     def adelete(self) -> None:
         """`delete` without blocking the event loop."""
+
+    @blocking
+    def unique_keys(self, *, prefix: str = "", limit: int = 50) -> Operation[builtins.list[KeyHolder]]:
+        """Some of the unique keys that live jobs hold and that begin so, with their holders."""
+        if not 1 <= limit <= 1000:
+            raise ConfigError(f"limit must be from 1 to 1000, got {limit}")
+        found: builtins.list[KeyHolder] = yield self._client.driver().unique_keys(
+            prefix=prefix, limit=limit
+        )
+        return found
+
+    @twin(unique_keys)
+    def aunique_keys(self) -> None:
+        """`unique_keys` without blocking the event loop."""
+
+    @blocking
+    def release_key(self, key: str) -> Operation[str | None]:
+        """Free a unique key, so that another job can be enqueued with it. Returns the id of the job that
+        held it, which continues; None when no job did.
+        """
+        driver = self._client.driver()
+        holder: str | None = yield driver.release_key(key, by=actor())
+        if holder is not None:
+            yield from noted(driver, "release key", key, job=holder)
+        return holder
+
+    @twin(release_key)
+    def arelease_key(self) -> None:
+        """`release_key` without blocking the event loop."""
 
 
 class JobList(list["Job[Any]"]):

@@ -6,12 +6,16 @@ import builtins
 
 from winch.core.errors import ConfigError
 from winch.core.gates.uses import GateSpec
+from winch.core.values.duration import Duration, format_duration, parse_duration
+from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.client import Client
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.gates import parse_limit
-from winch.storage.params import LimitInfo
+from winch.storage.params import LimitInfo, ScopeInfo, TenantInfo
+
+MOST_NAME = 500
 
 
 class Limits:
@@ -71,3 +75,62 @@ class Limits:
     @twin(reset)
     def areset(self) -> None:
         """`reset` without blocking the event loop."""
+
+    @blocking
+    def tenants(self, *, limit: int = 200) -> Operation[builtins.list[TenantInfo]]:
+        """The tenants that have ready jobs, by queue: the longest line first."""
+        found: builtins.list[TenantInfo] = yield self._client.driver().tenants(limit=limit)
+        return found
+
+    @twin(tenants)
+    def atenants(self) -> None:
+        """`tenants` without blocking the event loop."""
+
+    @blocking
+    def breakers(self) -> Operation[builtins.list[ScopeInfo]]:
+        """The scopes that are held, tripped or ramping up, by name."""
+        found: builtins.list[ScopeInfo] = yield self._client.driver().scopes()
+        return found
+
+    @twin(breakers)
+    def abreakers(self) -> None:
+        """`breakers` without blocking the event loop."""
+
+    @blocking
+    def trip(self, name: str, hold: Duration, *, reason: str | None = None) -> Operation[None]:
+        """Hold the jobs of a scope for a time, such as while its provider is down.
+
+        A scope that is held for longer stays so. Running jobs continue.
+        """
+        span = parse_duration(hold, "hold")
+        if not span:
+            raise ConfigError("hold must be longer than zero")
+        driver, who = self._client.driver(), actor()
+        why = f"held by {who}" if reason is None else mask_text(reason)
+        yield driver.hold_scope(_scope(name), span, reason=why)
+        yield from noted(driver, "trip breaker", name, hold=format_duration(span), reason=reason)
+
+    @twin(trip)
+    def atrip(self) -> None:
+        """`trip` without blocking the event loop."""
+
+    @blocking
+    def untrip(self, name: str) -> Operation[bool]:
+        """Open a scope that is held or tripped. Its jobs start slowly: one, then two, four and so on,
+        a second apart. Returns False when there was nothing to open.
+        """
+        driver = self._client.driver()
+        took: bool = yield driver.hold_scope(_scope(name), None)
+        if took:
+            yield from noted(driver, "reset breaker", name)
+        return took
+
+    @twin(untrip)
+    def auntrip(self) -> None:
+        """`untrip` without blocking the event loop."""
+
+
+def _scope(name: str) -> str:
+    if not name or len(name) > MOST_NAME:
+        raise ConfigError(f"a scope's name has from 1 to {MOST_NAME} characters")
+    return name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from winch.areas.queue_purge import Purged, purge_queue
+from winch.areas.queue_jobs import Moved, Purged, move_jobs, purge_queue
 from winch.core.errors import ConfigError
 from winch.core.policy.queue_settings import NO_SETTINGS, Order, QueueRule, QueueSettings, changed
 from winch.core.values.duration import Duration, parse_duration
@@ -77,11 +77,13 @@ class Queues:
 
     @blocking
     def resume(self, queue: str) -> Operation[None]:
-        """Let workers claim from this queue again."""
+        """Let workers claim from this queue again, and producers enqueue into one that drains."""
         check_queue(queue)
         driver = self._client.driver()
         yield driver.kv_delete(BOOK, [UNTIL + queue, PAUSED + queue])
         yield driver.resume(queue, by=actor())
+        if (yield from self._settings()).get(queue, NO_SETTINGS).draining:
+            yield from self._put(queue, {"draining": None})
         yield from noted(driver, "resume queue", queue)
 
     @twin(resume)
@@ -155,6 +157,43 @@ class Queues:
         """`purge` without blocking the event loop."""
 
     @blocking
+    def drain(self, queue: str, *, reason: str | None = None) -> Operation[None]:
+        """Take no new jobs until `resume`: workers empty the queue. An enqueue raises QueueFull, at the
+        latest a second from now. Jobs that retry, schedules and flows still come in.
+        """
+        yield from self._put(check_queue(queue), {"draining": True})
+        yield from noted(self._client.driver(), "drain queue", queue, reason=reason)
+
+    @twin(drain)
+    def adrain(self) -> None:
+        """`drain` without blocking the event loop."""
+
+    @blocking
+    def move(
+        self,
+        queue: str,
+        to: str,
+        *,
+        task: str | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> Operation[Moved]:
+        """Move the jobs that wait in this queue into another one, the newest first. Returns the counts.
+
+        Running jobs stay. `task` and `limit` choose some of them. With `dry_run` it only counts.
+        """
+        driver = self._client.driver()
+        return (
+            yield from move_jobs(
+                driver, check_queue(queue), check_queue(to), task=task, limit=limit, dry_run=dry_run
+            )
+        )
+
+    @twin(move)
+    def amove(self) -> None:
+        """`move` without blocking the event loop."""
+
+    @blocking
     def settings(self) -> Operation[dict[str, QueueSettings]]:
         """The settings of all queues that have any, by name."""
         return (yield from self._settings())
@@ -168,6 +207,12 @@ class Queues:
         return read_settings((yield driver.kv_list(KvFilter(book=BOOK))))
 
     def _configure(self, queue: str, given: Mapping[str, Any]) -> Operation[QueueSettings]:
+        after = yield from self._put(queue, given)
+        if given:
+            yield from noted(self._client.driver(), "configure queue", queue, settings=_shown(given))
+        return after
+
+    def _put(self, queue: str, given: Mapping[str, Any]) -> Operation[QueueSettings]:
         """Set what is given. When two callers set the same queue at once, the later one wins."""
         driver = self._client.driver()
         before = (yield from self._settings()).get(queue, NO_SETTINGS)
@@ -181,8 +226,6 @@ class Queues:
             is_strict = after.order is Order.STRICT
             rule = QueueRule(concurrency=after.concurrency, is_strict=is_strict)
             yield driver.set_queue(queue, rule)
-        if given:
-            yield from noted(driver, "configure queue", queue, settings=_shown(given))
         return after
 
 

@@ -20,6 +20,7 @@ from winch.core.errors import (
     InvalidPayload,
     InvalidTransition,
     JobNotFound,
+    MissingKey,
     WinchError,
 )
 from winch.core.job import JobRecord, RetryChanges
@@ -29,7 +30,7 @@ from winch.core.values import codec
 from winch.core.values.duration import parse_rate
 from winch.core.values.ids import known_as
 from winch.core.values.search import terms_of
-from winch.engine.base.encryption import Keyring, seal
+from winch.engine.base.encryption import Keyring, seal, unseal
 from winch.engine.base.operation import Operation, Sleep
 from winch.engine.base.search_index import lines_of, sealed
 from winch.engine.client.audit import noted
@@ -43,6 +44,8 @@ PAGE = 500
 # At a rate, about ten batches a second: smooth enough for a downstream, few enough round trips.
 BATCHES_PER_SECOND = 10
 REFUSALS_KEPT = 100
+# In a dry run: each is one more read.
+MOST_KEYS_LOOKED_AT = 200
 IDS_NOTED = 5
 
 
@@ -69,20 +72,23 @@ def replay(
     which: JobFilter | Sequence[str],
     *,
     by: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
     rate: str | None = None,
     args: Mapping[str, Any] | None = None,
+    patch: Mapping[str, Any] | None = None,
     attempts: int | None = None,
     to_queue: str | None = None,
+    limit: int | None = None,
     force: bool = False,
     dry_run: bool = False,
 ) -> Operation[Replayed]:
     """Make dead jobs ready again. Checks everything that can be checked before it acts."""
-    if args is not None and isinstance(which, JobFilter) and not (which.task or which.fingerprint):
-        raise ConfigError("args= belong to one task: choose it with ids, task= or group=")
+    _check(which, args, patch, since, until, limit)
     per_second = None if rate is None else parse_rate(rate, "rate")
     if to_queue is not None:
         check_queue(to_queue)
-    editor = _Editor(runtime.tasks, args, attempts, to_queue, runtime.keys(), force=force)
+    editor = _Editor(runtime.tasks, args, attempts, to_queue, runtime.keys(), force=force, patch=patch)
     size = PAGE
     if per_second is not None:
         size = max(1, min(PAGE, round(per_second / BATCHES_PER_SECOND)))
@@ -92,13 +98,21 @@ def replay(
         which = [known_as(job_id, "job id") for job_id in dict.fromkeys(which)]
     after: str | None = None
     while True:
-        jobs, after = yield from _page(driver, which, after, size, tally)
+        left = None if limit is None else limit - tally.matched
+        most = size if left is None else min(size, left)
+        jobs, after = yield from _page(driver, which, after, most, tally)
+        jobs = [job for job in jobs if _died_within(job, since, until)]
         tally.matched += len(jobs)
-        batches = editor.batches(jobs)  # checks the new arguments, in a dry run too
-        if not dry_run:
-            yield from _index(driver, editor.terms, jobs)
-            for changes, ids in batches:
-                tally.add((yield driver.retry(ids, by=by, changes=changes)))
+        batches = editor.batches(jobs, tally)  # checks the new arguments, in a dry run too
+        if dry_run:
+            ids = {job_id for _, chosen in batches for job_id in chosen}
+            yield from _foresee(driver, [job for job in jobs if job.id in ids], tally)
+        else:
+            yield from _index(driver, editor.terms)
+            for changes, ids_of_batch in batches:
+                tally.add((yield driver.retry(ids_of_batch, by=by, changes=changes)))
+        if limit is not None and tally.matched >= limit:
+            after = None
         if after is None:
             done = tally.result()
             if not dry_run and (done.replayed or isinstance(which, JobFilter)):
@@ -108,7 +122,11 @@ def replay(
                     _target(which),
                     **_filter(which),
                     rate=rate,
+                    since=None if since is None else since.isoformat(),
+                    until=None if until is None else until.isoformat(),
                     args=None if args is None else sorted(args),  # their names: values may be secret
+                    patch=None if patch is None else sorted(patch),
+                    limit=limit,
                     attempts=attempts,
                     to_queue=to_queue,
                     replayed=done.replayed,
@@ -119,10 +137,48 @@ def replay(
             yield Sleep(max(ahead, 0))
 
 
-def _index(driver: Driver, terms: tuple[str, ...], jobs: Sequence[JobRecord]) -> Operation[None]:
+def _check(
+    which: JobFilter | Sequence[str],
+    args: Mapping[str, Any] | None,
+    patch: Mapping[str, Any] | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int | None,
+) -> None:
+    if args is not None and patch is not None:
+        raise ConfigError("give args=, which replaces all arguments, or patch=, which changes some")
+    changes_args = args is not None or patch is not None
+    if changes_args and isinstance(which, JobFilter) and not (which.task or which.fingerprint):
+        name = "args" if args is not None else "patch"
+        raise ConfigError(f"{name}= belong to one task: choose it with ids, task= or group=")
+    for name, moment in (("since", since), ("until", until)):
+        if moment is not None and moment.tzinfo is None:
+            raise ConfigError(f"{name} must have a time zone, got {moment!r}")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit must be 1 or more, got {limit}")
+
+
+def _died_within(job: JobRecord, since: datetime | None, until: datetime | None) -> bool:
+    died = job.finished_at
+    if died is None:
+        return since is None and until is None
+    return (since is None or died >= since) and (until is None or died < until)
+
+
+def _foresee(driver: Driver, jobs: Sequence[JobRecord], tally: _Tally) -> Operation[None]:
+    """Count the jobs whose unique key another job holds now: a replay would leave them out."""
+    keyed = {job.unique_key: job.id for job in jobs if job.unique_key is not None}
+    for key in list(keyed)[: max(0, MOST_KEYS_LOOKED_AT - tally.keys)]:
+        tally.keys += 1
+        for held in (yield driver.unique_keys(prefix=key, limit=1)):
+            if held.key == key:
+                tally.add([Acted(keyed[key], JobState.DEAD, took=False, holder=held.job)])
+
+
+def _index(driver: Driver, terms: Mapping[str, tuple[str, ...]]) -> Operation[None]:
     """Write down what the jobs will be found under with their new arguments."""
     now = datetime.now(UTC)
-    lines = [line for job in jobs for line in lines_of(job.id, terms, now)]
+    lines = [line for job_id, words in terms.items() for line in lines_of(job_id, words, now)]
     if lines:
         yield driver.kv_put(lines)
 
@@ -139,6 +195,19 @@ def _page(
     chunk = which[start : start + size]
     jobs = tally.found(chunk, (yield driver.get(chunk)))
     return jobs, str(start + size) if start + size < len(which) else None
+
+
+def merged(value: Any, patch: Any) -> Any:
+    """The value changed by a JSON merge patch (RFC 7396): null removes a name."""
+    if not isinstance(patch, Mapping):
+        return patch
+    found = dict(value) if isinstance(value, Mapping) else {}
+    for name, change in patch.items():
+        if change is None:
+            found.pop(name, None)
+        else:
+            found[name] = merged(found.get(name), change)
+    return found
 
 
 def _target(which: JobFilter | Sequence[str]) -> str:
@@ -166,6 +235,7 @@ class _Editor:
         keys: Keyring | None,
         *,
         force: bool,
+        patch: Mapping[str, Any] | None = None,
     ) -> None:
         if attempts is not None:
             check_attempts(attempts, "attempts")
@@ -180,14 +250,28 @@ class _Editor:
         self._task: str | None = None
         self._packed: str | None = None
         self._version: int | None = None
-        self.terms: tuple[str, ...] = ()
+        self._words: tuple[str, ...] = ()
+        if patch is not None and not isinstance(patch, Mapping):
+            raise InvalidPayload(f"patch must be a mapping of argument names to values, got {patch!r}")
+        self._patch = patch
+        self.terms: dict[str, tuple[str, ...]] = {}
+        """What the jobs of the last batches are found under with their new arguments."""
 
-    def batches(self, jobs: Iterable[JobRecord]) -> list[tuple[RetryChanges, list[str]]]:
-        """The jobs by what is changed in them."""
+    def batches(self, jobs: Iterable[JobRecord], tally: _Tally) -> list[tuple[RetryChanges, list[str]]]:
+        """The jobs by what is changed in them. One that a patch does not fit is refused."""
         found: dict[RetryChanges, list[str]] = {}
+        self.terms = {}
         for job in jobs:
             if self._args is not None:
                 self._pack(job.task, self._args)
+            elif self._patch is not None:
+                try:
+                    self._pack(job.task, merged(self._args_of(job), self._patch), is_again=True)
+                except (InvalidPayload, MissingKey) as error:
+                    tally.refuse(job.id, error)
+                    continue
+            if self._words:
+                self.terms[job.id] = self._words
             options = None
             if self._attempts is not None:
                 options = with_attempts(job.options, self._attempts)
@@ -204,16 +288,25 @@ class _Editor:
             found.setdefault(changes, []).append(job.id)
         return list(found.items())
 
-    def _pack(self, task: str, args: Mapping[str, Any]) -> None:
-        if self._task == task:
+    def _args_of(self, job: JobRecord) -> Mapping[str, Any]:
+        text = unseal(self._keys, job.args, job=job.id, task=job.task, field="args")
+        args = codec.loads_strict(text, what=f"the arguments of job {job.id}")
+        if not isinstance(args, dict):
+            raise InvalidPayload(f"the arguments of job {job.id} are no object")
+        return args
+
+    def _pack(self, task: str, args: Mapping[str, Any], *, is_again: bool = False) -> None:
+        if self._task == task and not is_again:
             return
-        if self._task is not None:
-            raise ConfigError(f"args= belong to one task; these jobs are of {self._task} and of {task}")
+        if self._task not in (None, task):
+            raise ConfigError(
+                f"new arguments belong to one task; these jobs are of {self._task} and of {task}"
+            )
         if task in self._tasks.names:
             known = self._tasks.get(task)
             self._packed = known.arguments.pack((), args)
             self._version = known.options.version
-            self.terms = sealed(self._keys, terms_of(self._packed, known.options.search))
+            self._words = sealed(self._keys, terms_of(self._packed, known.options.search))
         elif self._force:
             self._packed = codec.dumps(args, what=f"the arguments of {task}")
         else:
@@ -230,6 +323,8 @@ class _Tally:
         self.matched = 0
         self._replayed = 0
         self._refused = 0
+        self.keys = 0
+        """How many unique keys a dry run has looked at."""
         self._refusals: list[Refusal] = []
 
     def found(self, ids: Sequence[str], records: Sequence[JobRecord | None]) -> list[JobRecord]:
@@ -237,9 +332,9 @@ class _Tally:
         dead = []
         for job_id, record in zip(ids, records, strict=True):
             if record is None:
-                self._refuse(job_id, JobNotFound(job_id))
+                self.refuse(job_id, JobNotFound(job_id))
             elif record.state is not JobState.DEAD:
-                self._refuse(job_id, _not_dead(job_id, record.state))
+                self.refuse(job_id, _not_dead(job_id, record.state))
             else:
                 dead.append(record)
         return dead
@@ -250,13 +345,13 @@ class _Tally:
                 self._replayed += 1
             elif acted.holder is not None:
                 words = f"job {acted.id} cannot be replayed now: job {acted.holder} has its unique key"
-                self._refuse(acted.id, DuplicateJob(words, existing=acted.holder))
+                self.refuse(acted.id, DuplicateJob(words, existing=acted.holder))
             elif acted.state is None:
-                self._refuse(acted.id, JobNotFound(acted.id))
+                self.refuse(acted.id, JobNotFound(acted.id))
             else:
-                self._refuse(acted.id, _not_dead(acted.id, acted.state))
+                self.refuse(acted.id, _not_dead(acted.id, acted.state))
 
-    def _refuse(self, job_id: str, error: WinchError) -> None:
+    def refuse(self, job_id: str, error: WinchError) -> None:
         self._refused += 1
         if len(self._refusals) < REFUSALS_KEPT:
             self._refusals.append(Refusal(job_id, error))

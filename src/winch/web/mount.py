@@ -15,7 +15,7 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp
 
 from winch.engine.base.log import log
-from winch.web.api import flows, jobs, live, queues, schedules, webhooks, work, workers
+from winch.web.api import dead, flows, jobs, limits, live, queues, schedules, webhooks, work, workers
 from winch.web.pages import dead as dead_pages
 from winch.web.pages import enqueue as enqueue_pages
 from winch.web.pages import flows as flow_pages
@@ -37,6 +37,8 @@ ROUTES: tuple[WebRoute, ...] = (
     *work.ROUTES,
     *queues.ROUTES,
     *workers.ROUTES,
+    *dead.ROUTES,
+    *limits.ROUTES,
     *schedules.ROUTES,
     *webhooks.ROUTES,
     *flows.ROUTES,

@@ -27,6 +27,7 @@ from winch.engine.client.audit import Audit, noted_outside
 from winch.engine.observe.prometheus import Fleet
 from winch.engine.observe.store_numbers import dead_letters
 from winch.engine.observe.store_timing import Timings, watch
+from winch.engine.worker.vitals import Vitals, read_vitals
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
@@ -156,6 +157,13 @@ class Site:
             "sessions", lambda: self.driver.arun(self.driver.sessions())
         )
         return [session for session in found if session.is_worker]
+
+    async def vitals(self) -> dict[str, Vitals]:
+        """What the processes of workers use, by session."""
+        found: dict[str, Vitals] = await self._cached(
+            "vitals", lambda: self.client.arun(read_vitals(self.driver))
+        )
+        return found
 
     async def last_event(self) -> int:
         """Where the stream of events stands now."""

@@ -59,11 +59,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     block_for: timedelta = timedelta(seconds=10)
     drain: str | None = None
     order: Order = Order.AGED
+    draining: bool = False
 
     @property
     def is_limited(self) -> bool:
-        """Whether the queue has a limit of depth or age, which producers read before they enqueue."""
-        return self.max_depth is not None or self.max_age is not None
+        """Whether producers read more before they enqueue: the queue drains, or has a limit of depth or
+        age."""
+        return self.draining or self.max_depth is not None or self.max_age is not None
 
     def policy(self, retry: Retry) -> Retry:
         """The retry policy of the task, changed by these settings. A policy of the job itself comes
@@ -141,6 +143,12 @@ def _word(kind: type[StrEnum]) -> Any:
     return check
 
 
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be true or false, got {value!r}")
+    return value
+
+
 def _rate(name: str, value: Any) -> str:
     parse_rate(value, name)
     return str(value)
@@ -156,4 +164,5 @@ _CHECKS: dict[str, Any] = {
     "block_for": _span,
     "drain": _rate,
     "order": _word(Order),
+    "draining": _flag,
 }

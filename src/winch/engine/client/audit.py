@@ -201,11 +201,13 @@ class AuditLog:
         *,
         actor: str | None = None,
         action: str | None = None,
+        target: str | None = None,
         since: Duration | datetime | None = None,
         limit: int = 50,
         before: str | None = None,
     ) -> Operation[builtins.list[AuditLine]]:
-        """The latest lines, newest first, filtered by `actor`, `action` ("pause queue") and `since`.
+        """The latest lines, newest first, filtered by `actor`, `action` ("pause queue"), `target` and
+        `since`.
 
         `before` is the id of the last line of the page before.
         """
@@ -213,14 +215,18 @@ class AuditLog:
             raise ConfigError(f"limit must be 1 or more, got {limit}")
 
         def wanted(line: AuditLine) -> bool:
-            return actor in (None, line.who) and action in (None, line.action)
+            return (
+                actor in (None, line.who)
+                and action in (None, line.action)
+                and target in (None, line.target)
+            )
 
         return (
             yield from Audit(self._client.driver()).read(
                 before=before,
                 limit=limit,
                 since=None if since is None else _moment(since),
-                wanted=None if actor is None and action is None else wanted,
+                wanted=None if actor is None and action is None and target is None else wanted,
             )
         )
 

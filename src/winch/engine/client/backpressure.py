@@ -85,6 +85,12 @@ class QueueAdmission:
                 break
             queue, why = full
             settings = self._limited[queue]
+            if settings.draining:
+                raise QueueFull(
+                    f"queue {queue!r} drains: it takes no new jobs until it is resumed; nothing was "
+                    "enqueued",
+                    timedelta(seconds=FRESH),
+                )
             waited = self.monotonic() - began
             if settings.on_full is OnFull.REJECT or waited >= settings.block_for.total_seconds():
                 raise QueueFull(
@@ -163,6 +169,8 @@ class QueueAdmission:
     def _full(self, counts: dict[str, int]) -> tuple[str, str] | None:
         """The first queue that is full and keeps jobs out, and why."""
         for queue, count in counts.items():
+            if self._limited[queue].draining:
+                return queue, "it drains"
             keeps_out = self._limited[queue].on_full in (OnFull.REJECT, OnFull.BLOCK)
             why = self._is_over(queue, count) if keeps_out else None
             if why is not None:

@@ -47,6 +47,7 @@ from winch.engine.worker.running.process import IsolatedProcesses, IsolationFail
 from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.slots import Slots
 from winch.engine.worker.started_jobs import StartedJobs, StartedPlaces
+from winch.engine.worker.vitals import VitalsWriter
 from winch.storage.params import Declared, NewSession
 from winch.storage.protocol import Driver
 
@@ -222,6 +223,12 @@ class Worker:
             log.warning("the settings of queues are not read yet: %s", error)
         self._services.append(rules)
         self._services.append(RateWriter(self._driver, self.tally))
+        if config.supervisor:
+            self._services.append(
+                VitalsWriter(
+                    self._driver, lambda: self._jobs.session, config.max_memory, lambda: self._is_quiet
+                )
+            )
         if config.spool is not None:
             # Before the first claim: a burst would be over before it has seen the spooled jobs.
             forwarder = Forwarder(self._driver, config.spool)

@@ -17,6 +17,7 @@ from winch.web.schemas import (
     FlowQuery,
     FlowsOut,
     ReasonBody,
+    RerunBody,
     SignalBody,
     SignalOut,
 )
@@ -90,6 +91,14 @@ async def retry(call: WebCall) -> WebReply:
     return WebReply(CountOut(jobs=took))
 
 
+async def rerun(call: WebCall) -> WebReply:
+    flows = flows_of(call)
+    info = await flows.aget(call.path("id"))
+    took = await flows.arerun(info.id, call.body.node, by=call.by)
+    call.note(info.id, name=info.note.name, node=call.body.node, jobs=took)
+    return WebReply(CountOut(jobs=took))
+
+
 async def signal(call: WebCall) -> WebReply:
     """Keep a signal for the job that waits for it, or will."""
     body: SignalBody = call.body
@@ -109,6 +118,8 @@ ROUTES: tuple[WebRoute, ...] = (
              body=ReasonBody, answer=CountOut, audit="cancel flow"),
     WebRoute("POST", f"{F}/{{id}}/retry", "operate", retry, "Run dead and cancelled members again",
              body=EmptyBody, answer=CountOut, audit="retry flow"),
+    WebRoute("POST", f"{F}/{{id}}/rerun", "operate", rerun, "Run a node and all after it again",
+             body=RerunBody, answer=CountOut, audit="rerun flow"),
     WebRoute("POST", f"{PREFIX}/signals/{{name}}", "operate", signal, "Send a signal", body=SignalBody,
              answer=SignalOut, status=202, audit="signal"),
 )  # fmt: skip

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from winch.areas.dead_groups import NO_MARK, GroupMark
+from winch.areas.queue_jobs import Moved
 from winch.areas.replay import Replayed
 from winch.areas.replay import replay as replay_dead
 from winch.core.errors import JobNotFound
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import NO_SETTINGS, QueueSettings
 from winch.core.policy.retry import StoredRetry, backoff_text
-from winch.core.values.duration import format_duration, parse_rate
+from winch.core.values.duration import format_duration, parse_duration, parse_rate
 from winch.core.values.ids import known_as
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import AuditLine, acting
@@ -32,7 +34,11 @@ from winch.web.schemas import (
     EmptyBody,
     GroupQuery,
     GroupsOut,
+    MoveBody,
+    MovedOut,
     OperationOut,
+    PurgeBody,
+    PurgedOut,
     QueueOut,
     QueueSettingsBody,
     QueueSettingsOut,
@@ -124,9 +130,57 @@ def _settings_out(name: str, settings: QueueSettings) -> QueueSettingsOut:
     return QueueSettingsOut(queue=name, settings=shown)
 
 
+async def drain(call: WebCall) -> WebReply:
+    name = check_queue(call.queue())
+    with acting(call.by):
+        await call.site.app.queues.adrain(name, reason=call.body.reason)
+    call.note(name, reason=call.body.reason)
+    return WebReply({"queue": name, "is_draining": True})
+
+
+async def purge(call: WebCall) -> WebReply:
+    name, body = check_queue(call.queue()), call.body
+    with acting(call.by):
+        done = await call.site.app.queues.apurge(name, dry_run=body.dry_run)
+    call.note(name, deleted=done.deleted, cancelled=done.cancelled, dry_run=body.dry_run or None)
+    return WebReply(
+        PurgedOut(
+            queue=name,
+            matched=done.matched,
+            deleted=done.deleted,
+            cancelled=done.cancelled,
+            is_dry_run=done.is_dry_run,
+        )
+    )
+
+
+async def move(call: WebCall) -> WebReply:
+    name, body = check_queue(call.queue()), call.body
+    done = await move_jobs(call, name, body.to, task=body.task, limit=body.limit, dry_run=body.dry_run)
+    return WebReply(
+        MovedOut(
+            queue=name, to=body.to, matched=done.matched, moved=done.moved, is_dry_run=done.is_dry_run
+        )
+    )
+
+
+async def move_jobs(call: WebCall, queue: str, to: str, **which: Any) -> Moved:
+    """Move waiting jobs to another queue that the caller may use."""
+    if not call.access.serves(check_queue(to)):
+        raise Problem("forbidden", f"this token may not use queue {to!r}")
+    with acting(call.by):
+        done = await call.site.app.queues.amove(queue, to, **which)
+    call.note(queue, to=to, moved=done.moved, task=which["task"], limit=which["limit"],
+              dry_run=which["dry_run"] or None)  # fmt: skip
+    return done
+
+
 async def list_workers(call: WebCall) -> WebReply:
     found = await visible_sessions(call, is_ended_too=call.query.all)
-    return WebReply(WorkersOut(workers=[worker_out(session) for session in found]))
+    vitals = await call.site.vitals()
+    return WebReply(
+        WorkersOut(workers=[worker_out(session, vitals.get(session.id)) for session in found])
+    )
 
 
 async def visible_sessions(call: WebCall, *, is_ended_too: bool) -> list[SessionInfo]:
@@ -140,7 +194,7 @@ async def visible_sessions(call: WebCall, *, is_ended_too: bool) -> list[Session
 async def get_worker(call: WebCall) -> WebReply:
     for session in await visible_sessions(call, is_ended_too=True):
         if session.id == call.path("id"):
-            return WebReply(worker_out(session))
+            return WebReply(worker_out(session, (await call.site.vitals()).get(session.id)))
     raise Problem("not-found", f"no worker session {call.path('id')!r}")
 
 
@@ -150,7 +204,15 @@ async def get_worker(call: WebCall) -> WebReply:
 async def list_groups(call: WebCall) -> WebReply:
     query: GroupQuery = call.query
     found = await visible_groups(call, query.task, query.queue, query.limit)
-    return WebReply(GroupsOut(groups=[group_out(group) for group in found]))
+    marks = await marks_for(call)
+    return WebReply(
+        GroupsOut(groups=[group_out(group, marks.get(group.fingerprint, NO_MARK)) for group in found])
+    )
+
+
+async def marks_for(call: WebCall) -> dict[str, GroupMark]:
+    """What people have noted about groups. A narrowed caller reads none of it: it may name others."""
+    return {} if call.access.is_narrow else await call.site.app.dead.amarks()
 
 
 async def visible_groups(
@@ -214,10 +276,14 @@ async def start_replay(call: WebCall, body: ReplayBody) -> OperationOut:
             app.runtime,
             which,
             by=call.by,
+            since=body.since,
+            until=body.until,
             rate=body.rate,
             args=body.args,
+            patch=body.patch,
             attempts=body.attempts,
             to_queue=body.to_queue,
+            limit=body.limit,
             force=body.force,
             dry_run=body.dry_run,
         )
@@ -237,6 +303,10 @@ async def start_replay(call: WebCall, body: ReplayBody) -> OperationOut:
         attempts=body.attempts,
         to_queue=body.to_queue,
         args=body.args,
+        patch=body.patch,
+        since=None if body.since is None else body.since.isoformat(),
+        until=None if body.until is None else body.until.isoformat(),
+        limit=body.limit,
         dry_run=body.dry_run or None,
     )
     return done
@@ -282,7 +352,7 @@ async def autoscale(call: WebCall) -> WebReply:
 
 async def audit(call: WebCall) -> WebReply:
     query: AuditQuery = call.query
-    lines = await audit_lines(call, query.cursor, query.limit)
+    lines = await audit_lines(call, query.cursor, query.limit, query)
     following = lines[-1].id if len(lines) == query.limit else None
     shown = [
         AuditLineOut(**{name: getattr(line, name) for name in AuditLineOut.__struct_fields__})
@@ -291,15 +361,29 @@ async def audit(call: WebCall) -> WebReply:
     return WebReply(AuditOut(lines=shown, next=following))
 
 
-async def audit_lines(call: WebCall, before: str | None, limit: int) -> list[AuditLine]:
+async def audit_lines(
+    call: WebCall, before: str | None, limit: int, which: AuditQuery | None = None
+) -> list[AuditLine]:
     """The latest lines, newest first; a narrowed caller reads those of its own actions."""
     access = call.access
+    which = which or AuditQuery()
 
-    def is_own(line: AuditLine) -> bool:
-        return access.is_own(line.who, line.credential)
+    def wanted(line: AuditLine) -> bool:
+        return (
+            (not access.is_narrow or access.is_own(line.who, line.credential))
+            and which.actor in (None, line.who)
+            and which.action in (None, line.action)
+            and (which.target is None or which.target in line.target)
+        )
 
-    wanted = is_own if access.is_narrow else None
-    return await call.site.client.arun(call.site.audit.read(before=before, limit=limit, wanted=wanted))
+    is_any = not (access.is_narrow or which.actor or which.action or which.target)
+    since = None
+    if which.since is not None:
+        since = datetime.now(UTC) - parse_duration(which.since, "since")
+    audit = call.site.audit.read(
+        before=before, limit=limit, since=since, wanted=None if is_any else wanted
+    )
+    return await call.site.client.arun(audit)
 
 
 Q = f"{PREFIX}/queues"
@@ -316,6 +400,12 @@ ROUTES: tuple[WebRoute, ...] = (
              body=ReasonBody, answer=dict, audit="pause queue", applies=("queue",)),
     WebRoute("POST", f"{Q}/{{queue}}/resume", "operate", resume, "Let claims go on", body=EmptyBody,
              answer=dict, audit="resume queue", applies=("queue",)),
+    WebRoute("POST", f"{Q}/{{queue}}/drain", "operate", drain, "Take no new jobs until resume",
+             body=ReasonBody, answer=dict, audit="drain queue", applies=("queue",)),
+    WebRoute("POST", f"{Q}/{{queue}}/purge", "operate", purge, "Remove the jobs that wait in a queue",
+             body=PurgeBody, answer=PurgedOut, audit="purge queue", applies=("queue",)),
+    WebRoute("POST", f"{Q}/{{queue}}/move", "operate", move, "Move waiting jobs to another queue",
+             body=MoveBody, answer=MovedOut, audit="move jobs", applies=("queue",)),
     WebRoute("GET", f"{PREFIX}/workers", "read", list_workers, "Worker sessions", query=WorkerQuery,
              answer=WorkersOut, applies=("queue",)),
     WebRoute("GET", f"{PREFIX}/workers/{{id}}", "read", get_worker, "One worker session",

@@ -1,4 +1,4 @@
-"""Schedules and limits over HTTP."""
+"""Schedules over HTTP."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import msgspec
 
 from winch.areas.schedules import Schedules
 from winch.core.errors import ScheduleNotFound
-from winch.engine.tasks.gates import limit_text
 from winch.engine.tasks.schedules import Run, Schedule
-from winch.storage.params import LimitInfo
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (
     BackfillBody,
     BackfillOut,
     EmptyBody,
-    LimitOut,
-    LimitsOut,
     NewScheduleBody,
     ReasonBody,
     ScheduleBody,
@@ -212,34 +208,6 @@ async def remove(call: WebCall) -> WebReply:
     return WebReply({"name": one.name, "is_removed": True})
 
 
-# -- limits ------------------------------------------------------------------------------------------
-
-
-async def limits_of(call: WebCall) -> list[LimitInfo]:
-    driver = call.site.driver
-    return await driver.arun(driver.limits())
-
-
-async def list_limits(call: WebCall) -> WebReply:
-    found = await limits_of(call)
-    return WebReply(
-        LimitsOut(
-            limits=[
-                LimitOut(
-                    name=one.name,
-                    allowed=limit_text(one.spec),
-                    used=one.used,
-                    waiting=one.waiting,
-                    is_live=one.is_live,
-                    by=one.by,
-                    set_at=one.set_at,
-                )
-                for one in found
-            ]
-        )
-    )
-
-
 S = f"{PREFIX}/schedules"
 ROUTES: tuple[WebRoute, ...] = (
     WebRoute("GET", S, "read", list_schedules, "All schedules", answer=SchedulesOut,
@@ -264,6 +232,4 @@ ROUTES: tuple[WebRoute, ...] = (
              audit="backfill schedule", applies=("queue", "task")),
     WebRoute("DELETE", f"{S}/{{name}}", "operate", remove, "Forget a schedule", answer=dict,
              audit="remove schedule", applies=("queue", "task")),
-    WebRoute("GET", f"{PREFIX}/limits", "read", list_limits, "List limits, rates and waiting jobs",
-             answer=LimitsOut),
 )  # fmt: skip

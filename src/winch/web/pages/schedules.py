@@ -13,6 +13,7 @@ from winch.core.values.redact import shown
 from winch.engine.tasks.gates import limit_text
 from winch.engine.tasks.schedules import Run
 from winch.web.api import schedules as api
+from winch.web.api.limits import limits_of
 from winch.web.pages.base import go, one, page, part
 from winch.web.pages.queues import shown_value
 from winch.web.pages.show import stamp
@@ -133,7 +134,7 @@ async def add(call: WebCall) -> Response:
 
 
 async def limits_page(call: WebCall) -> Response:
-    found = await api.limits_of(call)
+    found = await limits_of(call)
     return await page(
         call,
         "limits.html",

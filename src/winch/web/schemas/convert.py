@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from winch.areas.dead_groups import NO_MARK, GroupMark
 from winch.core.job import Entry, Failure, JobRecord
 from winch.core.lifecycle import allowed
 from winch.core.values.redact import mask, mask_text, shown
+from winch.engine.worker.vitals import Vitals
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web.schemas.jobs import EntryOut, ErrorOut, JobDetail, JobOut
 from winch.web.schemas.queues import GroupOut, QueueOut, WorkerOut
@@ -97,8 +99,13 @@ def queue_out(queue: QueueInfo) -> QueueOut:
     )
 
 
-def worker_out(session: SessionInfo) -> WorkerOut:
+def worker_out(session: SessionInfo, vitals: Vitals | None = None) -> WorkerOut:
     return WorkerOut(
+        cpu=None if vitals is None else vitals.cpu,
+        memory=None if vitals is None else vitals.memory,
+        max_memory=None if vitals is None else vitals.max_memory,
+        loop_lag=None if vitals is None else vitals.lag,
+        is_quiet=vitals is not None and vitals.is_quiet,
         id=session.id,
         worker=session.worker,
         host=session.host,
@@ -116,8 +123,10 @@ def worker_out(session: SessionInfo) -> WorkerOut:
     )
 
 
-def group_out(group: DeadGroup) -> GroupOut:
+def group_out(group: DeadGroup, mark: GroupMark = NO_MARK) -> GroupOut:
     return GroupOut(
+        state=mark.state_of(group),
+        assignee=mark.assignee,
         group=group.fingerprint,
         task=group.task,
         error=ErrorOut(type=group.error_type, message=mask_text(group.message)),

@@ -38,6 +38,8 @@ class QueueSettingsBody(Body, frozen=True, kw_only=True):
     on_full: Name | msgspec.UnsetType | None = msgspec.UNSET
     block_for: Duration | msgspec.UnsetType | None = msgspec.UNSET
     drain: Name | msgspec.UnsetType | None = msgspec.UNSET
+    order: Name | msgspec.UnsetType | None = msgspec.UNSET
+    draining: bool | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class QueueSettingsOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,9 @@ class QueuesOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerOut(msgspec.Struct, frozen=True, kw_only=True):
+    """`cpu` is a share of one processor, `memory` is in bytes, `loop_lag` in seconds; null where the
+    process has not reported yet."""
+
     id: str
     worker: str
     host: str
@@ -60,6 +65,11 @@ class WorkerOut(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     running: int
     labels: dict[str, str]
+    cpu: float | None = None
+    memory: int | None = None
+    max_memory: int | None = None
+    loop_lag: float | None = None
+    is_quiet: bool = False
     started_at: datetime
     lease_until: datetime
     ended_at: datetime | None
@@ -88,6 +98,9 @@ class GroupOut(msgspec.Struct, frozen=True, kw_only=True):
     first_at: datetime
     last_at: datetime
     sample_id: str
+    state: str = "open"
+    """open, ignored, resolved, or back: a job died since it was resolved."""
+    assignee: str | None = None
 
 
 class GroupsOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,8 +113,12 @@ class ReplayBody(Body, frozen=True, kw_only=True):
     queue: Name | None = None
     group: Name | None = None
     all: bool = False
+    since: datetime | None = None
+    until: datetime | None = None
     rate: Annotated[str, msgspec.Meta(max_length=20, description="Like 100/s.")] | None = None
     args: dict[str, Any] | None = None
+    patch: dict[str, Any] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
     attempts: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
     to_queue: Name | None = None
     force: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -11,6 +11,12 @@ from winch.web.schemas.base import Limit
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    actor: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    action: Annotated[str, msgspec.Meta(max_length=100)] | None = None
+    target: Annotated[str, msgspec.Meta(max_length=500)] | None = None
+    since: (
+        Annotated[str, msgspec.Meta(max_length=40, description="A duration like 2h or 7d.")] | None
+    ) = None
     cursor: str | None = None
     limit: Limit = 50
 

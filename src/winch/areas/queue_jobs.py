@@ -1,4 +1,4 @@
-"""`app.queues.purge`: empty a queue of the jobs that wait in it."""
+"""The jobs that wait in a queue: `app.queues.purge` removes them, `app.queues.move` moves them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from winch.core.errors import ConfigError
 from winch.core.flow import FLOW_HEADER
 from winch.core.job import JobRecord
 from winch.core.lifecycle import WAITING
@@ -59,6 +60,43 @@ def purge_queue(driver: Driver, queue: str, *, dry_run: bool) -> Operation[Purge
         after = page.next
     yield from noted(driver, "purge queue", queue, deleted=deleted, cancelled=cancelled)
     return Purged(matched=matched, deleted=deleted, cancelled=cancelled)
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of a move: `matched` jobs waited, and `moved` ones are in the other queue. The rest was
+    claimed in the meantime.
+    """
+
+    matched: int
+    moved: int = 0
+    is_dry_run: bool = False
+
+
+def move_jobs(
+    driver: Driver, queue: str, to: str, *, task: str | None, limit: int | None, dry_run: bool
+) -> Operation[Moved]:
+    """Move the waiting jobs of the queue, in bounded batches from the newest id down. None is moved to
+    where it is."""
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit must be 1 or more, got {limit}")
+    states = tuple(sorted(WAITING))
+    matched = moved = 0
+    after: str | None = None
+    while queue != to and (limit is None or matched < limit):
+        size = PAGE if limit is None else min(PAGE, limit - matched)
+        which = JobFilter(states=states, queue=queue, task=task, limit=size, after=after)
+        page: Page = yield driver.list_jobs(which)
+        matched += len(page.jobs)
+        if page.jobs and not dry_run:
+            ids = [job.id for job in page.jobs]
+            answers: Sequence[Acted] = yield driver.move(ids, to, by=actor())
+            moved += sum(one.took for one in answers)
+        if page.next is None:
+            break
+        after = page.next
+    if not dry_run:
+        yield from noted(driver, "move jobs", queue, to=to, task=task, limit=limit, moved=moved)
+    return Moved(matched=matched, moved=moved, is_dry_run=dry_run)
 
 
 def _is_awaited(job: JobRecord) -> bool:

@@ -1,0 +1,101 @@
+"""What a worker process uses: CPU, memory, and how late its event loop is. A worker writes this into the
+store every ten seconds, one small record for each process, and pages read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from winch.engine.base.operation import Operation
+from winch.engine.base.service import Service
+from winch.engine.worker.recycling import resident_memory
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.protocol import Driver
+
+BOOK = "vitals"
+EVERY = 10.0
+KEPT = timedelta(minutes=2)
+# How long the loop is asked to sleep when its lag is measured.
+NAP = 0.02
+# So many readings are kept: the last ten minutes.
+MOST_READINGS = 60
+
+
+class Vitals(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process uses. `cpu` is a share of one processor: 1.0 is all of it. `lag` is how late the
+    event loop was, in seconds. `history` has the last shares, oldest first.
+    """
+
+    cpu: float
+    memory: int
+    max_memory: int | None = None
+    lag: float = 0.0
+    is_quiet: bool = False
+    at: datetime
+    history: tuple[float, ...] = ()
+
+
+class VitalsWriter(Service):
+    """Writes what this process uses."""
+
+    name = "vitals"
+    is_vital = False
+
+    def __init__(
+        self,
+        driver: Driver,
+        session: Callable[[], str],
+        max_memory: int | None,
+        is_quiet: Callable[[], bool],
+    ) -> None:
+        super().__init__()
+        self._driver = driver
+        self._session = session
+        self._max_memory = max_memory
+        self._is_quiet = is_quiet
+        self._used = time.process_time()
+        self._looked = time.perf_counter()
+        self._history: list[float] = []
+
+    async def run_once(self) -> float:
+        began = time.perf_counter()
+        await asyncio.sleep(NAP)
+        lag = max(0.0, time.perf_counter() - began - NAP)
+        used, now = time.process_time(), time.perf_counter()
+        cpu = (used - self._used) / max(now - self._looked, 1e-3)
+        self._used, self._looked = used, now
+        self._history = [*self._history, round(cpu, 3)][-MOST_READINGS:]
+        vitals = Vitals(
+            cpu=round(cpu, 3),
+            memory=resident_memory(),
+            max_memory=self._max_memory,
+            lag=round(lag, 4),
+            is_quiet=self._is_quiet(),
+            at=datetime.now(UTC),
+            history=tuple(self._history),
+        )
+        body = msgspec.json.encode(vitals).decode()
+        record = KvRecord(book=BOOK, key=self._session(), body=body, keep=KEPT)
+        await self._driver.arun(self._driver.kv_put([record]))
+        return EVERY
+
+
+def read_vitals(driver: Driver) -> Operation[dict[str, Vitals]]:
+    """What the processes use, by session."""
+    found: dict[str, Vitals] = {}
+    after: str | None = None
+    while True:
+        lines: list[KvRecord] = yield driver.kv_list(KvFilter(book=BOOK, after=after))
+        for line in lines:
+            try:
+                found[line.key] = msgspec.json.decode(line.body, type=Vitals)
+            except msgspec.DecodeError:
+                continue  # of another release
+        if len(lines) < 1000:
+            return found
+        after = lines[-1].key
