@@ -114,6 +114,7 @@ TABLE: dict[str, Row] = {
     "GET /healthz": Row(ALL, "free"),
     "GET /startupz": Row(ALL, "free"),
     "GET /login": Row(ALL, "free"),
+    "GET /preferences": Row(ALL, "free"),
     "POST /login": Row(ALL, "free"),
     "POST /logout": Row(ALL, "free"),
     "GET /static/{name}": Row(ALL, "free", "file"),
