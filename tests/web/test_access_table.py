@@ -201,7 +201,11 @@ class World:
         elif request.body is not None:
             headers["content-type"] = "application/json"
             body = json.dumps(request.body).encode()
-        return await call_asgi(self.web.asgi, route.method, request.path, headers, body)
+        answer = await call_asgi(self.web.asgi, route.method, request.path, headers, body)
+        if route.path.endswith("/drain") and answer.status < 400:
+            for queue in {OWN["queue"], FOREIGN["queue"]}:  # the next requests enqueue into them
+                await self.app.queues.aresume(queue)
+        return answer
 
 
 async def call_asgi(app: Any, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
@@ -301,9 +305,8 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
             fill("queue", side.queue)
             if row.kind == "queue settings":
                 give(retries=3)
-        case "fresh queue":
-            # A queue that drains would refuse the jobs of later requests.
-            fill("queue", side.queue if not is_own or world.narrowing == "queue" else "other-q")
+        case "drain":
+            fill("queue", side.queue)
         case "purge":
             fill("queue", side.queue)
             give(dry_run=True)

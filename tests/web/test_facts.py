@@ -14,7 +14,7 @@ from winch import Retry
 from winch.core.lifecycle import JobState
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef
-from winch.web.pages.charts import ChartRow, lines
+from winch.web.draw.charts import ChartRow, lines
 from winch.web.pages.show import percent
 
 HTML = {"accept": "text/html"}

@@ -15,9 +15,9 @@ from winch.web import search
 from winch.web.access import EVERY_NARROWING
 from winch.web.api import jobs as api
 from winch.web.api.queues import CAP
+from winch.web.draw.timeline import draw, phases
 from winch.web.finding import Found
 from winch.web.pages.base import go, one, page, part
-from winch.web.pages.timeline import draw, phases
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import ACTIONS, FilterBody, job_detail, job_out

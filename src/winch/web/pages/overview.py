@@ -17,8 +17,9 @@ from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import GroupFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
 from winch.web.api.queues import CAP
+from winch.web.draw.charts import Chart, ChartRow, bars, lines
+from winch.web.draw.pieces import Tile
 from winch.web.pages.base import page
-from winch.web.pages.charts import Chart, ChartRow, bars, lines
 from winch.web.pages.show import span
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import group_out
@@ -132,7 +133,7 @@ def _labels(series: Series, fold: int) -> list[str]:
 
 def _tiles(
     recent: Series, counts: Any, queues: list[QueueInfo], sessions: list[SessionInfo]
-) -> list[dict[str, str]]:
+) -> list[Tile]:
     total = recent.total()
     now = datetime.now(UTC)
     oldest = min((q.oldest_ready_at for q in queues if q.oldest_ready_at), default=None)
@@ -142,33 +143,18 @@ def _tiles(
     broken = 100 * total.broken / total.ended if total.ended else None
     dead = counts.get(JobState.DEAD, 0)
     return [
-        {"name": "Ended per minute", "value": f"{total.ended / 5:,.0f}", "note": "mean of 5 minutes"},
-        {
-            "name": "Failed attempts",
-            "value": "–" if broken is None else f"{broken:.1f} %",
-            "note": "of the last 5 minutes",
-            "tone": "bad" if broken is not None and broken >= 10 else "",
-        },
-        {"name": "Run time p95", "value": span(percentile(total.run, 0.95)), "note": "last 5 minutes"},
-        {"name": "Wait p95", "value": span(percentile(total.wait, 0.95)), "note": "last 5 minutes"},
-        {
-            "name": "Oldest ready job",
-            "value": span(waits),
-            "note": "waits in queue",
-            "tone": "bad" if waits is not None and waits > timedelta(seconds=60) else "",
-        },
-        {
-            "name": "Busy slots",
-            "value": f"{busy} / {slots}",
-            "note": "1 worker" if len(sessions) == 1 else f"{len(sessions)} workers",
-        },
-        {
-            "name": "Dead jobs",
-            "value": f"{dead:,}{'+' if dead >= CAP else ''}",
-            "note": "kept until you act",
-            "tone": "bad" if dead else "",
-        },
-    ]
+        Tile("Processed", f"{total.ended / 5:,.0f}", "/min", "mean of 5 minutes"),
+        Tile("Failed attempts", "–" if broken is None else f"{broken:.1f}", "%", "of the last 5 minutes",
+             "warn" if broken is not None and broken >= 10 else ""),
+        Tile("Wait p95", span(percentile(total.wait, 0.95)), note="last 5 minutes"),
+        Tile("Run p95", span(percentile(total.run, 0.95)), note="last 5 minutes"),
+        Tile("Oldest ready", span(waits), note="waits in queue",
+             look="bad" if waits is not None and waits > timedelta(seconds=60) else ""),
+        Tile("Busy slots", f"{busy:,}", f"/ {slots:,}",
+             "1 worker" if len(sessions) == 1 else f"{len(sessions):,} workers"),
+        Tile("Dead", f"{dead:,}{'+' if dead >= CAP else ''}", note="kept until you act",
+             look="bad" if dead else ""),
+    ]  # fmt: skip
 
 
 def _throughput(folded: list[TaskRate], labels: list[str], chosen: str) -> Chart:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
+
+from winch.web.pages.show import number, span
 
 WIDTH, HEIGHT = 720.0, 180.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 8.0, 12.0, 24.0
@@ -27,7 +30,7 @@ class ChartRow:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a template needs to draw one."""
+    """What a template needs to draw one: the picture for pages without a script, and its figures."""
 
     title: str
     summary: str
@@ -35,10 +38,48 @@ class Chart:
     rows: Sequence[ChartRow]
     labels: Sequence[str]
     unit: str = ""
+    kind: str = "lines"
+    times: Sequence[int] = ()
+    """The start of each moment, in seconds of Unix time; without them the chart cannot be zoomed."""
+    aim: float | None = None
+    note: str = ""
+    empty: str = "nothing in this range"
+    shows_now: bool = True
 
     @property
     def is_empty(self) -> bool:
         return not any(value for row in self.rows for value in row.values)
+
+    def value(self, value: float | None) -> str:
+        """A figure with its unit, as the legend and the table show it."""
+        if value is None:
+            return "–"
+        return span(value) if self.unit == "s" else number(value)
+
+    def last(self, row: ChartRow) -> str:
+        """The newest figure of a series; a gap at the right edge does not hide it."""
+        return self.value(next((one for one in reversed(row.values) if one is not None), None))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the script draws it from."""
+        return {
+            "title": self.title,
+            "kind": self.kind,
+            "unit": self.unit,
+            "times": list(self.times),
+            "labels": list(self.labels),
+            "aim": self.aim,
+            "rows": [
+                {"name": row.name, "tone": row.tone, "values": [_short(value) for value in row.values]}
+                for row in self.rows
+            ],
+        }
+
+
+def _short(value: float | None) -> float | None:
+    """A value as the page carries it: four figures are enough for a picture."""
+    return value if value is None or isinstance(value, int) else float(f"{value:.4g}")
 
 
 # From where on seconds are shown as minutes, and minutes as hours.
@@ -106,8 +147,10 @@ def _plot(count: int) -> str:
     return f"{LEFT:g} {WIDTH - RIGHT:g} {count}"
 
 
-def bars(title: str, rows: Sequence[ChartRow], labels: Sequence[str], summary: str) -> Chart:
-    """Stacked bars, one for each moment."""
+def bars(
+    title: str, rows: Sequence[ChartRow], labels: Sequence[str], summary: str, **more: Any
+) -> Chart:
+    """Stacked bars, one for each moment; `more` is what else a `Chart` has."""
     count = max(len(labels), 1)
     sums = [sum(row.values[n] or 0 for row in rows) for n in range(len(labels))]
     top = nice(max(sums, default=0))
@@ -127,11 +170,18 @@ def bars(title: str, rows: Sequence[ChartRow], labels: Sequence[str], summary: s
                     '<rect class="{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" rx="1"/>'
                 ).format(row.tone, LEFT + place * width + width * 0.1, y, width * 0.8, max(height, 0.8))
             )
-    return Chart(title, summary, _svg(parts, summary, _plot(count)), rows, labels)
+    picture = _svg(parts, summary, _plot(count))
+    return Chart(title, summary, picture, rows, labels, **{"kind": "bars", **more})
 
 
 def lines(
-    title: str, rows: Sequence[ChartRow], labels: Sequence[str], summary: str, *, unit: str = ""
+    title: str,
+    rows: Sequence[ChartRow],
+    labels: Sequence[str],
+    summary: str,
+    *,
+    unit: str = "",
+    **more: Any,
 ) -> Chart:
     """One line for each series; gaps stay gaps."""
     count = max(len(labels), 1)
@@ -161,7 +211,7 @@ def lines(
                 )
         if path:
             parts.append(Markup('<path class="line {}" d="{}"/>').format(row.tone, "".join(path)))
-    return Chart(title, summary, _svg(parts, summary, _plot(count)), rows, labels, unit)
+    return Chart(title, summary, _svg(parts, summary, _plot(count)), rows, labels, unit, **more)
 
 
 def spark(values: Sequence[float], title: str) -> Markup:
