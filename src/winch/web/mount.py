@@ -16,13 +16,16 @@ from starlette.types import ASGIApp
 
 from winch.engine.base.log import log
 from winch.web.api import dead, flows, jobs, limits, live, queues, schedules, webhooks, work, workers
+from winch.web.pages import audit as audit_pages
 from winch.web.pages import dead as dead_pages
 from winch.web.pages import enqueue as enqueue_pages
 from winch.web.pages import flows as flow_pages
 from winch.web.pages import jobs as job_pages
+from winch.web.pages import limits as limit_pages
 from winch.web.pages import overview, system
 from winch.web.pages import queues as queue_pages
 from winch.web.pages import schedules as schedule_pages
+from winch.web.pages import workers as worker_pages
 from winch.web.pages.base import error_page, link, wants_page
 from winch.web.problems import Problem
 from winch.web.routes import WebRoute
@@ -50,6 +53,9 @@ ROUTES: tuple[WebRoute, ...] = (
     *queue_pages.ROUTES,
     *dead_pages.ROUTES,
     *schedule_pages.ROUTES,
+    *worker_pages.ROUTES,
+    *limit_pages.ROUTES,
+    *audit_pages.ROUTES,
     *system.ROUTES,
 )
 

@@ -311,7 +311,9 @@ class Site:
             if route.changes:
                 self.forget()
             status = answer.status if isinstance(answer, WebReply) else answer.status_code
-            if route.audit is not None and status < 400:  # a form shown again has done nothing
+            if (
+                route.audit is not None and status < 400 and call.is_done
+            ):  # a form shown again has done nothing
                 await self._note(route, call)
         except WinchError as error:
             problem = problem_of(error)

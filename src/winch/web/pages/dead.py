@@ -1,48 +1,119 @@
-"""Dead letters: grouped by what they died of; look, edit, replay at a pace."""
+"""Dead letters: what broke, whether it goes on, what the jobs have in common; replay and discard."""
 
 from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
+from winch.areas.dead_groups import MARKS, NO_MARK
+from winch.areas.replay import merged
 from winch.core.errors import WinchError
+from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values import codec
 from winch.core.values.bounds import parse_int
-from winch.storage.params import JobFilter
+from winch.core.values.duration import parse_duration, parse_rate
+from winch.core.values.redact import mask, shown
+from winch.storage.params import DeadGroup, JobFilter
 from winch.web import search
 from winch.web.access import EVERY_NARROWING
-from winch.web.api.queues import start_replay, visible_groups
-from winch.web.pages.base import go, one, page, part
+from winch.web.api.dead import mark_group, start_discard
+from winch.web.api.queues import marks_for, start_replay, visible_groups
+from winch.web.draw.sparks import trend
+from winch.web.pages.base import go, link, one, page, part
+from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import ReplayBody, group_out, job_detail, job_out
+from winch.web.schemas import DiscardBody, ReplayBody, group_out, job_detail, job_out
+
+HOURS = 24
+MOST_GROUPS = 200
+# What a group has in common is read from so many of its newest jobs.
+SAMPLED = 200
+MOST_VALUES = 3
+ACTIONS = ("open", "ignored", "resolved", "note", "preview", "one", "replay", "discard")
+TABS = {"open": ("open", "back"), "ignored": ("ignored",), "resolved": ("resolved",)}
 
 
 class DeadQuery(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None = None
     queue: str | None = None
+    show: str = "open"
     did: str = ""
 
 
 async def list_page(call: WebCall) -> Response:
     query: DeadQuery = call.query
-    groups = await visible_groups(call, query.task or None, query.queue or None, 100)
+    groups = await visible_groups(call, query.task or None, query.queue or None, MOST_GROUPS)
+    marks = await marks_for(call)
+    trends = await _trends(call, groups)
+    rows = [
+        {
+            "group": (out := group_out(group, marks.get(group.fingerprint, NO_MARK))),
+            "trend": _trend(trends, group),
+            "is_new": datetime.now(UTC) - group.first_at < timedelta(hours=1),
+            "tab": next(tab for tab, states in TABS.items() if out.state in states),
+        }
+        for group in groups
+    ]
+    counts = Counter(row["tab"] for row in rows)
+    chosen = query.show if query.show in TABS else "open"
     return await page(
         call,
         "dead.html",
         title="Dead letters",
-        groups=[group_out(group) for group in groups],
+        rows=[row for row in rows if row["tab"] == chosen],
+        counts=counts,
+        tabs=tuple(TABS),
+        chosen=chosen,
         total=sum(group.count for group in groups),
+        groups=len(groups),
         task=query.task or "",
         queue=query.queue or "",
+        sentence=_sentence(groups, trends),
     )
 
 
-async def group_page(call: WebCall) -> Response:
+async def _trends(call: WebCall, groups: Sequence[DeadGroup]) -> Mapping[str, Sequence[int]]:
+    """Deaths by the hour. They count all jobs of a group, so a narrowed caller gets none."""
+    if call.access.is_narrow or not groups:
+        return {}
+    names = [group.fingerprint for group in groups]
+    return await call.site.app.dead.atrend(names, hours=HOURS)
+
+
+def _trend(trends: Mapping[str, Sequence[int]], group: DeadGroup) -> Any:
+    if group.fingerprint not in trends:
+        return ""
+    values = trends[group.fingerprint]
+    return trend(values, f"{sum(values):,} died in {HOURS} hours, {values[-1]:,} in this one")
+
+
+def _sentence(groups: Sequence[DeadGroup], trends: Mapping[str, Sequence[int]]) -> str:
+    if not groups:
+        return ""
+    total = sum(group.count for group in groups)
+    text = f"{total:,} jobs in {len(groups):,} {'group' if len(groups) == 1 else 'groups'}"
+    lately = [(sum(trends[g.fingerprint][-2:]), g) for g in groups if g.fingerprint in trends]
+    number, worst = max(lately, key=lambda pair: pair[0], default=(0, None))
+    if worst is None:
+        return text
+    if not number:
+        return f"{text}; none died in the last two hours"
+    return f"{text}; {worst.error_name or 'the error'} in {worst.task} goes on, {number:,} in two hours"
+
+
+async def group_page(call: WebCall, preview: dict[str, Any] | None = None, error: str = "") -> Response:
     fingerprint = call.path("group")
     wanted = search.Search(JobFilter(states=(JobState.DEAD,), fingerprint=fingerprint))
-    found = await call.site.search(call.access, wanted, limit=50)
+    found = await call.site.search(call.access, wanted, limit=SAMPLED)
     if not found.jobs:
         raise Problem("not-found", "no dead job is in this group any more")
     sample = call.site.client.revealed(found.jobs[0])
@@ -50,16 +121,184 @@ async def group_page(call: WebCall) -> Response:
     group = next((g for g in groups if g.fingerprint == fingerprint), None)
     if group is None:
         raise Problem("not-found", "no dead job is in this group any more")
+    mark = (await marks_for(call)).get(fingerprint, NO_MARK)
+    values = (await _trends(call, [group])).get(fingerprint, ())
+    shown_group = group_out(group, mark)
     return await page(
         call,
         "group.html",
-        title=f"{sample.task}: {group.error_name}",
-        group=group_out(group),
+        200 if not error else 422,
+        title=f"{shown_group.error.name or 'Dead'} in {group.task}",
+        group=shown_group,
+        mark=mark,
+        marks=MARKS,
+        trend=trend(values, f"{sum(values):,} died in {HOURS} hours") if values else "",
+        lately=sum(values[-2:]) if values else 0,
         sample=job_detail(sample),
-        jobs=[job_out(job) for job in found.jobs],
-        has_more=found.next is not None,
+        jobs=[job_out(job) for job in found.jobs[:15]],
+        has_more=len(found.jobs) > 15,
+        common=common([call.site.client.revealed(job) for job in found.jobs], await _workers(call)),
+        sampled=min(len(found.jobs), SAMPLED),
+        queues=sorted(
+            {queue.name for queue in await call.site.queues() if call.access.serves(queue.name)}
+        ),
         is_known=sample.task in call.site.app.tasks.names,
+        form={name: one(call.body, name) or "" for name in FIELDS} if call.body else EMPTY_FORM,
+        preview=preview,
+        error=error,
     )
+
+
+FIELDS = ("rate", "to_queue", "attempts", "patch", "since")
+EMPTY_FORM = {"rate": "50/s", "to_queue": "", "attempts": "", "patch": "", "since": ""}
+
+
+async def _workers(call: WebCall) -> dict[str, str]:
+    driver = call.site.driver
+    return {one.id: one.worker for one in await driver.arun(driver.sessions(is_ended_too=True))}
+
+
+def common(
+    jobs: Sequence[JobRecord], workers: Mapping[str, str]
+) -> list[tuple[str, list[tuple[str, int]]]]:
+    """What these jobs have in common: tenants, workers, queues, and arguments with few values."""
+    counts: dict[str, Counter[str]] = {"Queue": Counter(), "Tenant": Counter(), "Worker": Counter()}
+    args: dict[str, Counter[str]] = {}
+    for job in jobs:
+        counts["Queue"][job.queue] += 1
+        if job.tenant is not None:
+            counts["Tenant"][job.tenant] += 1
+        session = next((entry.session for entry in reversed(job.history) if entry.session), job.session)
+        if session is not None:
+            counts["Worker"][workers.get(session, "ended")] += 1
+        given = shown(job.args)
+        for name, value in given.items() if isinstance(given, dict) else ():
+            if isinstance(value, str | int | bool | float) or value is None:
+                args.setdefault(name, Counter())[str(value)[:40]] += 1
+    few = {
+        name: values
+        for name, values in args.items()
+        if len(jobs) > 1 and len(values) <= max(MOST_VALUES, len(jobs) // 5)
+    }
+    found = []
+    for name, values in {**few, **counts}.items():
+        if not values:
+            continue
+        rows = values.most_common(MOST_VALUES)
+        rest = len(values) - len(rows)
+        if rest > 0:
+            rows[-1:] = [(f"{rest + 1} others", sum(values.values()) - sum(n for _, n in rows[:-1]))]
+        found.append((name, rows))
+    return found[:6]
+
+
+async def act(call: WebCall) -> Response:
+    """What can be done about a group: note something, replay it, discard it."""
+    fingerprint = call.path("group")
+    action = one(call.body, "action") or ""
+    where = f"/dead/{part(fingerprint)}"
+    if action in ("open", "ignored", "resolved"):
+        await mark_group(call, fingerprint, {"state": action})
+        return go(call, where, did=f"group-{action}")
+    if action == "note":
+        note = {name: one(call.body, name) for name in ("assignee", "note") if name in call.body}
+        await mark_group(call, fingerprint, note)
+        return go(call, where, did="group-noted")
+    if action == "discard":
+        return await _discard(call, fingerprint)
+    if action in ("preview", "one", "replay"):
+        try:
+            return await _replay(call, fingerprint, action)
+        except (WinchError, Problem) as error:
+            call.is_done = False
+            return await group_page(call, error=getattr(error, "detail", str(error)))
+    raise Problem(
+        "invalid", "action must be one of open, ignored, resolved, note, preview, one, replay, discard"
+    )
+
+
+async def _replay(call: WebCall, fingerprint: str, action: str) -> Response:
+    form = call.body
+    patch = _patch(one(form, "patch"))
+    since = one(form, "since")
+    attempts = one(form, "attempts")
+    body = ReplayBody(
+        group=fingerprint,
+        since=None if since is None else datetime.now(UTC) - parse_duration(since, "since"),
+        rate=one(form, "rate"),
+        patch=patch,
+        attempts=None if attempts is None else parse_int(attempts, "attempts", least=1, most=1000),
+        to_queue=one(form, "to_queue"),
+        limit=1 if action == "one" else None,
+        dry_run=action == "preview",
+    )
+    done = await start_replay(call, body)
+    if action != "preview":
+        return go(call, f"/operations/{part(done.id)}")
+    call.is_done = False
+    rate = one(form, "rate")
+    pace = _per_second(rate)
+    takes = (done.matched - done.refused) / pace if pace else None
+    return await group_page(
+        call, {"done": done, "takes": takes, "diff": await _diff(call, fingerprint, patch)}
+    )
+
+
+def _per_second(rate: str | None) -> float | None:
+    return None if rate is None else parse_rate(rate, "rate")
+
+
+def _patch(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        patch = codec.loads_strict(text, what="the changes")
+    except WinchError as error:
+        raise Problem("invalid", str(error)) from error
+    if not isinstance(patch, dict):
+        raise Problem("invalid", 'the changes must be a JSON object, like {"gateway": "adyen"}')
+    return patch
+
+
+async def _diff(call: WebCall, fingerprint: str, patch: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """What the patch changes in the newest job of the group, line by line."""
+    if patch is None:
+        return []
+    wanted = search.Search(JobFilter(states=(JobState.DEAD,), fingerprint=fingerprint))
+    found = await call.site.search(call.access, wanted, limit=1)
+    before = shown(call.site.client.revealed(found.jobs[0]).args) if found.jobs else {}
+    return diff(before, merged(before, mask(patch)))
+
+
+def diff(before: Any, after: Any) -> list[tuple[str, str]]:
+    """Two JSON values as lines of a diff: (sign, text)."""
+    old, new = (
+        json.dumps(value, indent=2, ensure_ascii=False).splitlines() for value in (before, after)
+    )
+    return [(text[0].strip(), text[2:]) for text in difflib.ndiff(old, new) if not text.startswith("?")][
+        :400
+    ]
+
+
+async def _discard(call: WebCall, fingerprint: str) -> Response:
+    groups = await visible_groups(call, None, None, 1000)
+    group = next((g for g in groups if g.fingerprint == fingerprint), None)
+    if group is None:
+        raise Problem("not-found", "no dead job is in this group any more")
+    name = group.task
+    if not is_sure(call, count=group.count, name=name):
+        return await ask(
+            call,
+            title=f"Discard {group.count:,} dead {'job' if group.count == 1 else 'jobs'}?",
+            text=f"{group.error_name or 'Dead jobs'} in {group.task}. The jobs are deleted with their "
+            "arguments, errors and logs, and cannot be replayed any more. The audit keeps a line.",
+            verb=f"Discard {group.count:,} {'job' if group.count == 1 else 'jobs'}",
+            back=link(call.request, f"/dead/{part(fingerprint)}"),
+            count=group.count,
+            name=name,
+        )
+    done = await start_discard(call, DiscardBody(group=fingerprint))
+    return go(call, f"/operations/{part(done.id)}")
 
 
 async def replay(call: WebCall) -> Response:
@@ -90,33 +329,12 @@ async def replay(call: WebCall) -> Response:
 
 
 ROUTES: tuple[WebRoute, ...] = (
-    WebRoute(
-        "GET",
-        "/dead",
-        "read",
-        list_page,
-        "Dead letters",
-        query=DeadQuery,
-        is_page=True,
-        applies=("queue", "task"),
-    ),
-    WebRoute(
-        "POST",
-        "/dead",
-        "operate",
-        replay,
-        "Replay",
-        audit="replay dead",
-        is_page=True,
-        applies=EVERY_NARROWING,
-    ),
-    WebRoute(
-        "GET",
-        "/dead/{group}",
-        "read",
-        group_page,
-        "One group of dead jobs",
-        is_page=True,
-        applies=("queue", "task"),
-    ),
-)
+    WebRoute("GET", "/dead", "read", list_page, "Dead letters", query=DeadQuery, is_page=True,
+             applies=("queue", "task")),
+    WebRoute("POST", "/dead", "operate", replay, "Replay", audit="replay dead", is_page=True,
+             applies=EVERY_NARROWING),
+    WebRoute("GET", "/dead/{group}", "read", group_page, "One group of dead jobs", is_page=True,
+             applies=("queue", "task")),
+    WebRoute("POST", "/dead/{group}", "operate", act, "Act on a group of dead jobs",
+             audit="dead group", is_page=True),
+)  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 from markupsafe import Markup
@@ -13,11 +12,12 @@ from starlette.responses import Response
 
 from winch.areas.flows import MOST_COUNTED, FlowInfo
 from winch.core.flow import member_id
-from winch.core.lifecycle import JobState
+from winch.core.lifecycle import LIVE, JobState
 from winch.engine.flows.render import mermaid
 from winch.web.api.flows import flows_of
-from winch.web.draw import dag
+from winch.web.draw import graph, tracks
 from winch.web.pages.base import go, link, one, page
+from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import job_out
@@ -77,6 +77,18 @@ async def _counted(call: WebCall, found: Sequence[FlowInfo]) -> dict[str, Counte
     return counts
 
 
+LOOKS = {
+    "running": ("running", "running"),
+    "completed": ("completed", "completed"),
+    "failed": ("dead", "dead-state"),
+}
+
+
+def _look(info: FlowInfo) -> dict[str, str]:
+    look, icon = LOOKS.get(info.state, ("cancelled", "cancelled"))
+    return {"look": look, "icon": icon}
+
+
 async def list_page(call: WebCall) -> Response:
     query: FlowsQuery = call.query
     found = await flows_of(call).alist(limit=ON_A_PAGE, before=query.cursor)
@@ -85,6 +97,7 @@ async def list_page(call: WebCall) -> Response:
         {
             "flow": msgspec.structs.replace(info, counts=counts.get(info.id, {})),
             "is_counted": info.id in counts,
+            **_look(msgspec.structs.replace(info, counts=counts.get(info.id, {}))),
             "bar": bar(counts[info.id]) if info.id in counts else "",
             "done": counts[info.id][JobState.COMPLETED] if info.id in counts else 0,
             "total": info.members,
@@ -97,39 +110,82 @@ async def list_page(call: WebCall) -> Response:
     return await page(call, "flows.html", title="Flows", rows=rows, next=following)
 
 
+class FlowPageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    fold: str = "yes"
+    node: str = ""
+    did: str = ""
+
+
 async def detail_page(call: WebCall) -> Response:
+    query: FlowPageQuery = call.query
     flows = flows_of(call)
     info = await flows.aget(call.path("id"))
     members = await flows.amembers(info.id)
-    nodes = dag.nodes_of(info.id, info.note, members)
+    nodes = graph.nodes_of(info.id, info.note, members)
+    is_folded = query.fold != "no"
+    drawn = nodes if is_folded else graph.unfolded(nodes)
     now = datetime.now(UTC)
+    where = f"/flows/{info.id}"
 
-    def to(path: str) -> str:
-        return link(call.request, path)
+    def to(path: str, **given: str) -> str:
+        return link(call.request, path, **given)
 
-    rows: list[dict[str, Any]] = [
-        {"node": node, "before": [other.task for other in nodes if other.name in node.before]}
-        for node in nodes
-    ]
+    chosen = next((node for node in nodes if node.name == query.node), None)
+    failed = info.counts.get(JobState.DEAD, 0) + info.counts.get(JobState.CANCELLED, 0)
+    names = {node.name: node.label for node in nodes}
     return await page(
         call,
         "flow.html",
         title=info.note.name or info.note.kind,
         flow=info,
         bar=bar(info.counts),
+        done=info.counts.get(JobState.COMPLETED, 0),
         total=info.members,
         callbacks=len(members) - info.members,
-        graph=dag.draw(nodes, to),
-        gantt=dag.gantt(members, to, now),
-        is_cut=len(members) > dag.MOST_BARS,
-        rows=rows,
+        began=min((job.created_at for job in members), default=None),
+        took=graph.took_of(members, now),
+        graph=graph.draw(drawn, lambda node: to(where, fold="" if is_folded else "no", node=node)),
+        is_folded=is_folded,
+        can_fold=any(node.count > 1 for node in nodes),
+        tracks=tracks.of_nodes(nodes, now, lambda node: to(where, node=node)),
+        rows=[
+            {"node": node, "before": [names[one_] for one_ in node.before if one_ in names]}
+            for node in nodes
+        ],
+        chosen=chosen,
+        chosen_jobs=[] if chosen is None else [job_out(job) for job in graph.worst(chosen.jobs)[:8]],
+        times=None if chosen is None else graph.times_of(chosen),
+        after=[] if chosen is None else [node.label for node in nodes if chosen.name in node.before],
         jobs=[job_out(job) for job in members[:MOST_ROWS]],
         has_more=len(members) > MOST_ROWS,
         mermaid=mermaid(info.note),
+        failed=failed,
         can_cancel=info.state == "running",
-        can_retry=any(info.counts.get(s) for s in (JobState.DEAD, JobState.CANCELLED)),
-        has_critical=any(node.is_critical for node in nodes),
+        critical=graph.critical_of(nodes),
+        sentence=_sentence(info, nodes),
     )
+
+
+def _sentence(info: FlowInfo, nodes: Sequence[graph.FlowNode]) -> str:
+    """How far it is, and what holds it up."""
+    dead = _labels(nodes, JobState.DEAD)
+    if info.state == "completed":
+        return "all of it is done"
+    if dead:
+        return f"held up by {', '.join(dead[:2])}, which died"
+    moving = [
+        node.label for node in nodes if node.counts[JobState.RUNNING] or node.counts[JobState.RETRYING]
+    ]
+    if moving:
+        return f"now at {', '.join(moving[:3])}"
+    waiting = [
+        node.label for node in nodes if node.counts[JobState.READY] or node.counts[JobState.SCHEDULED]
+    ]
+    return f"{', '.join(waiting[:2])} can run next" if waiting else info.state
+
+
+def _labels(nodes: Sequence[graph.FlowNode], *states: JobState) -> list[str]:
+    return [node.label for node in nodes if any(node.counts[state] for state in states)]
 
 
 async def act(call: WebCall) -> Response:
@@ -138,11 +194,25 @@ async def act(call: WebCall) -> Response:
     action, reason = one(call.body, "action"), one(call.body, "reason")
     match action:
         case "cancel":
+            if not is_sure(call):
+                left = sum(info.counts.get(state, 0) for state in LIVE)
+                return await ask(
+                    call,
+                    title=f"Cancel {info.note.name or info.note.kind}?",
+                    text=f"{left:,} members are not final. Those that wait are cancelled, and running "
+                    "ones are asked to stop. What is done stays.",
+                    verb=f"Cancel {left:,} jobs",
+                    back=link(call.request, f"/flows/{info.id}"),
+                )
             took = await flows.acancel(info.id, reason=reason, by=call.by)
         case "retry":
             took = await flows.aretry(info.id, by=call.by)
+        case "rerun":
+            node = one(call.body, "node") or ""
+            took = await flows.arerun(info.id, node, by=call.by)
+            call.note(info.id, node=node)
         case _:
-            raise Problem("invalid", "action must be one of cancel, retry")
+            raise Problem("invalid", "action must be one of cancel, retry, rerun")
     call.note(info.id, action=action, jobs=took, reason=reason)
     return go(call, f"/flows/{info.id}", did=f"flow-{action}")
 
@@ -161,6 +231,6 @@ async def send_signal(call: WebCall) -> Response:
 ROUTES: tuple[WebRoute, ...] = (
     WebRoute("GET", "/flows", "read", list_page, "Flows", query=FlowsQuery, is_page=True),
     WebRoute("POST", "/flows", "operate", send_signal, "Send a signal", audit="signal", is_page=True),
-    WebRoute("GET", "/flows/{id}", "read", detail_page, "One flow", is_page=True),
+    WebRoute("GET", "/flows/{id}", "read", detail_page, "One flow", query=FlowPageQuery, is_page=True),
     WebRoute("POST", "/flows/{id}", "operate", act, "Act on a flow", audit="flow", is_page=True),
 )

@@ -1,34 +1,54 @@
-"""Queues and workers."""
+"""Queues: which are late, paused or unserved, and one of them with its settings and their history."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from starlette.responses import Response
 
-from winch.core.lifecycle import JobState
-from winch.core.policy.queue_settings import NO_SETTINGS, OnFull
+from winch.core.lifecycle import WAITING, JobState
+from winch.core.policy.queue_settings import NO_SETTINGS, OnFull, Order, QueueSettings
 from winch.core.policy.retry import StoredRetry, backoff_text
-from winch.core.values.bounds import is_int
+from winch.core.values.bounds import is_int, parse_int
 from winch.core.values.duration import format_duration
+from winch.engine.client.audit import AuditLine, acting
 from winch.engine.observe import throughput
-from winch.engine.observe.throughput import MINUTE, percentile
+from winch.engine.observe.throughput import MINUTE, TaskRate, percentile
 from winch.engine.tasks.options import check_queue
 from winch.storage.params import JobFilter, QueueInfo
 from winch.web import search
-from winch.web.api.queues import pause_queue, resume_queue, visible_queues, visible_sessions
-from winch.web.draw.charts import ChartRow, bars, lines, spark
-from winch.web.pages.base import go, one, page, part
-from winch.web.pages.show import span
+from winch.web.api.queues import (
+    move_jobs,
+    resume_queue,
+    visible_queues,
+    visible_sessions,
+)
+from winch.web.draw.charts import ChartRow, bars, lines
+from winch.web.draw.pieces import Tile
+from winch.web.draw.sparks import line
+from winch.web.pages.base import go, link, one, page, part
+from winch.web.pages.show import clock, number, span
+from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import job_out
 
 MINUTES = 60
-SETTINGS = ("concurrency", "retries", "backoff", "max_depth", "max_age", "on_full", "drain")
+RECENT = 5
+# A queue whose oldest job has waited for longer is late, unless it has an objective of its own.
+LATE = timedelta(minutes=1)
+SETTINGS = (
+    "concurrency", "retries", "backoff", "max_depth", "max_age", "on_full", "block_for", "drain",
+    "order",
+)  # fmt: skip
+# The actions of the audit that change a queue.
+HISTORY = (
+    "configure queue", "pause queue", "resume queue", "drain queue", "purge queue", "move jobs",
+)  # fmt: skip
+MOST_HISTORY = 12
 
 
 def shown_value(value: Any) -> str:
@@ -45,34 +65,96 @@ async def list_page(call: WebCall) -> Response:
     series = await call.site.client.arun(
         throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
     )
-    rows = []
-    for queue in queues:
-        merged = series.merged(_of(queue.name))
-        done = [float(rate.ended) for rate in merged]
-        per_minute = sum(done[-5:]) / 5
-        rows.append(
-            {
-                "queue": queue,
-                "per_minute": per_minute,
-                "spark": spark(done[-30:], f"{sum(done[-30:]):,.0f} attempts ended in 30 minutes"),
-                "drain": _drain(queue, per_minute),
-            }
-        )
-    return await page(call, "queues.html", title="Queues", rows=rows)
+    settings = await call.site.app.queues.asettings()
+    now = datetime.now(UTC)
+    rows = [
+        _row(queue, series.merged(_of(queue.name)), settings.get(queue.name, NO_SETTINGS), now)
+        for queue in queues
+    ]
+    rows.sort(key=lambda row: (-row["weight"], -row["ready"], row["queue"].name))
+    return await page(
+        call, "queues.html", title="Queues", rows=rows, sentence=_sentence(rows), can_show=bool(rows)
+    )
+
+
+def _row(
+    queue: QueueInfo, merged: Sequence[TaskRate], settings: QueueSettings, now: datetime
+) -> dict[str, Any]:
+    recent = merged[-RECENT:]
+    per_minute = sum(rate.ended for rate in recent) / RECENT
+    stored = sum(rate.enqueued for rate in recent) / RECENT
+    ready = queue.counts.get(JobState.READY, 0)
+    waits = None if queue.oldest_ready_at is None else now - queue.oldest_ready_at
+    look, word, weight = _state(queue, settings, ready, waits)
+    return {
+        "queue": queue,
+        "ready": ready,
+        "per_minute": per_minute,
+        "stored": stored,
+        "waits": waits,
+        "spark": line(
+            [float(rate.ended) for rate in merged],
+            f"{sum(rate.ended for rate in merged):,} attempts ended in an hour",
+        ),
+        "drain": _drain(queue, per_minute, stored),
+        "look": look,
+        "word": word,
+        "weight": weight,
+    }
+
+
+def _state(
+    queue: QueueInfo, settings: QueueSettings, ready: int, waits: timedelta | None
+) -> tuple[str, str, int]:
+    """How the queue is: the look, the word, and how bad it is."""
+    if ready and not queue.sessions and queue.paused_at is None:
+        return "wrong", "no worker", 4
+    if waits is not None and waits > (settings.max_age or LATE) and queue.paused_at is None:
+        return "wrong", "late", 3
+    if queue.paused_at is not None:
+        return "paused", "paused", 2
+    if settings.draining:
+        return "paused", "drains", 1
+    return "", "", 0
+
+
+def _sentence(rows: Sequence[dict[str, Any]]) -> str:
+    """What is true now, in words."""
+    if not rows:
+        return ""
+    parts = [f"{sum(row['ready'] for row in rows):,} jobs ready"]
+    for word, text in (
+        ("no worker", "without a worker"),
+        ("late", "late"),
+        ("paused", "paused"),
+        ("drains", "draining"),
+    ):
+        names = [row["queue"].name for row in rows if row["word"] == word]
+        if names:
+            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+            parts.append(f"{', '.join(names[:2])}{more} {text}")
+    if len(parts) == 1:
+        parts.append("all keep up")
+    return ", ".join(parts)
 
 
 def _of(wanted: str) -> Callable[[str, str], bool]:
     return lambda queue, _: queue == wanted
 
 
-def _drain(queue: QueueInfo, per_minute: float) -> str:
+def _drain(queue: QueueInfo, per_minute: float, stored: float = 0.0) -> str:
     """How long the backlog takes at the present pace."""
     ready = queue.counts.get(JobState.READY, 0)
     if not ready:
         return "–"
     if queue.paused_at is not None:
         return "paused"
-    return f"~{span(60 * ready / per_minute)}" if per_minute else "not moving"
+    if not per_minute:
+        return "not moving"
+    left = per_minute - stored
+    if left <= 0:
+        return "growing" if stored > per_minute * 1.05 else "keeps up"
+    return f"~{span(round(60 * ready / left))}"
 
 
 async def detail_page(call: WebCall) -> Response:
@@ -84,23 +166,30 @@ async def detail_page(call: WebCall) -> Response:
         throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
     )
     merged = series.merged(_of(name))
-    labels = [datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in series.times]
+    labels = [clock(datetime.fromtimestamp(at, UTC), "%H:%M") for at in series.times]
     done = sum(rate.ended for rate in merged)
     tasks: dict[str, Any] = {}
     for one_ in series.rates:
         for task, rate in one_.get(name, {}).items():
-            tasks.setdefault(task, throughput.TaskRate()).add(rate)
+            tasks.setdefault(task, TaskRate()).add(rate)
     found = await call.site.search(call.access, search.Search(JobFilter(queue=name)), limit=15)
     sessions = [s for s in await visible_sessions(call, is_ended_too=False) if name in s.queues]
-    found_settings = await call.site.app.queues.asettings()
-    stored = found_settings.get(name, NO_SETTINGS)
+    stored = (await call.site.app.queues.asettings()).get(name, NO_SETTINGS)
+    row = _row(queue, merged, stored, datetime.now(UTC))
     return await page(
         call,
         "queue.html",
-        title=f"Queue {name}",
+        title=name,
         settings={field: shown_value(getattr(stored, field)) for field in SETTINGS},
+        is_draining=stored.draining,
         on_full=[str(word) for word in OnFull],
+        orders=[str(word) for word in Order],
         queue=queue,
+        row=row,
+        tiles=_tiles(queue, row, sessions),
+        others=[one_.name for one_ in await visible_queues(call) if one_.name != name],
+        waiting=_waiting(queue),
+        history=await _history(call, name),
         sessions=sessions,
         jobs=[job_out(job) for job in found.jobs],
         tasks=[
@@ -117,26 +206,61 @@ async def detail_page(call: WebCall) -> Response:
                 ],
                 labels,
                 f"{done:,} attempts ended in the last hour.",
+                times=series.times,
             ),
             lines(
                 "Wait in queue",
                 [
-                    ChartRow("p50", "tone-completed", [percentile(rate.wait, 0.5) for rate in merged]),
-                    ChartRow("p95", "tone-running", [percentile(rate.wait, 0.95) for rate in merged]),
+                    ChartRow("p50", "tone-a", [percentile(rate.wait, 0.5) for rate in merged]),
+                    ChartRow("p95", "tone-b", [percentile(rate.wait, 0.95) for rate in merged]),
                 ],
                 labels,
                 "How long jobs waited before a worker took them.",
                 unit="s",
+                times=series.times,
+                aim=None if stored.max_age is None else stored.max_age.total_seconds(),
             ),
         ],
     )
 
 
+def _waiting(queue: QueueInfo) -> int:
+    return sum(queue.counts.get(state, 0) for state in WAITING)
+
+
+def _tiles(queue: QueueInfo, row: dict[str, Any], sessions: Sequence[Any]) -> list[Tile]:
+    slots, busy = sum(s.slots for s in sessions), sum(s.running for s in sessions)
+    held = queue.counts.get(JobState.BLOCKED, 0)
+    look = "bad" if row["word"] in ("late", "no worker") else ""
+    at_limits = f"{held:,} more wait at a limit" if held else "to run now"
+    used = f"{busy:,} of {slots:,} slots busy" if slots else "none serves it"
+    return [
+        Tile("Ready", f"{row['ready']:,}", note=at_limits),
+        Tile("Oldest waits", span(row["waits"]), note=row["word"] or "on time", look=look),
+        Tile("Running", f"{queue.counts.get(JobState.RUNNING, 0):,}", note="in all workers"),
+        Tile("In", number(row["stored"]), "/min", "enqueued, mean of 5 minutes"),
+        Tile("Out", number(row["per_minute"]), "/min", "attempts that ended"),
+        Tile("Drains in", row["drain"], note="at this pace"),
+        Tile("Workers", f"{len(sessions):,}", note=used, look="" if sessions else "bad"),
+    ]  # fmt: skip
+
+
+async def _history(call: WebCall, name: str) -> list[AuditLine]:
+    """Who changed the queue, and when; only for callers that may read the audit."""
+    if not call.access.may("admin") or call.access.is_narrow:
+        return []
+    audit = call.site.audit.read(
+        limit=MOST_HISTORY, wanted=lambda line: line.target == name and line.action in HISTORY
+    )
+    return await call.site.client.arun(audit)
+
+
 async def pause(call: WebCall) -> Response:
     name = check_queue(call.queue())
-    reason = one(call.body, "reason")
-    await pause_queue(call, name, reason)
-    call.note(name, reason=reason)
+    reason, until = one(call.body, "reason"), one(call.body, "until")
+    with acting(call.by):
+        await call.site.app.queues.apause(name, reason=reason, until=until)
+    call.note(name, reason=reason, until=until)
     return go(call, f"/queues/{part(name)}", did="paused")
 
 
@@ -147,38 +271,77 @@ async def resume(call: WebCall) -> Response:
     return go(call, f"/queues/{part(name)}", did="resumed")
 
 
+async def drain(call: WebCall) -> Response:
+    name = check_queue(call.queue())
+    reason = one(call.body, "reason")
+    with acting(call.by):
+        await call.site.app.queues.adrain(name, reason=reason)
+    call.note(name, reason=reason)
+    return go(call, f"/queues/{part(name)}", did="drained")
+
+
+async def purge(call: WebCall) -> Response:
+    name = check_queue(call.queue())
+    queue = next((q for q in await visible_queues(call) if q.name == name), None)
+    count = 0 if queue is None else _waiting(queue)
+    if not is_sure(call, count=count, name=name):
+        return await ask(
+            call,
+            title=f"Purge {name}?",
+            text=f"{count:,} jobs wait in this queue. They are deleted with their arguments and logs; "
+            "this cannot be undone. The audit keeps a line.",
+            points=[
+                ("deleted", "plain jobs"),
+                ("cancelled", "jobs that a flow, a batch or another job waits for"),
+                ("left alone", "running jobs, and jobs that come in meanwhile"),
+            ],
+            verb=f"Purge {count:,} jobs",
+            back=link(call.request, f"/queues/{part(name)}"),
+            count=count,
+            name=name,
+        )
+    with acting(call.by):
+        done = await call.site.app.queues.apurge(name)
+    call.note(name, deleted=done.deleted, cancelled=done.cancelled)
+    return go(call, f"/queues/{part(name)}", did="purged")
+
+
+async def move(call: WebCall) -> Response:
+    name = check_queue(call.queue())
+    to, task, limit = (one(call.body, field) for field in ("to", "task", "limit"))
+    if to is None:
+        raise Problem("invalid", "name the queue that gets the jobs")
+    which: dict[str, Any] = {
+        "task": task,
+        "limit": None if limit is None else parse_int(limit, "limit", least=1, most=10**9),
+    }
+    if not is_sure(call):
+        found = await move_jobs(call, name, to, **which, dry_run=True)
+        kind = "jobs" if task is None else f"jobs of {task}"
+        return await ask(
+            call,
+            title=f"Move {found.matched:,} {kind} to {to}?",
+            text="They keep their state, their times and their place by age, and run where "
+            f"{to} is served.",
+            points=[("left alone", "running jobs, and jobs that come into the queue meanwhile")],
+            verb=f"Move {found.matched:,} jobs",
+            back=link(call.request, f"/queues/{part(name)}"),
+        )
+    await move_jobs(call, name, to, **which, dry_run=False)
+    return go(call, f"/queues/{part(to)}", did="moved")
+
+
 async def configure(call: WebCall) -> Response:
     """Set what the form contains; an empty field resets a setting."""
     name = check_queue(call.queue())
     given: dict[str, Any] = {}
     for field in SETTINGS:
-        value = one(call.body, field)
-        given[field] = int(value) if value is not None and is_int(value) else value
+        if field in call.body:
+            value = one(call.body, field)
+            given[field] = int(value) if value is not None and is_int(value) else value
     await call.site.app.queues.aconfigure(name, **given)
     call.note(name, settings={key: value for key, value in given.items() if value is not None})
     return go(call, f"/queues/{part(name)}", did="configured")
-
-
-async def workers_page(call: WebCall) -> Response:
-    mine = await visible_sessions(call, is_ended_too=True)
-    now = datetime.now(UTC)
-    live = [s for s in mine if s.ended_at is None]
-    running = await call.site.search(
-        call.access, search.Search(JobFilter(states=(JobState.RUNNING,))), limit=200
-    )
-    by_session: dict[str, list[Any]] = {}
-    for job in running.jobs:
-        by_session.setdefault(job.session or "", []).append(job_out(job))
-    return await page(
-        call,
-        "workers.html",
-        title="Workers",
-        live=live,
-        ended=[s for s in mine if s.ended_at is not None][:50],
-        running=by_session,
-        lost=[s for s in live if s.lease_until < now],
-        releases=sorted({s.release for s in live if s.release}),
-    )
 
 
 ROUTES: tuple[WebRoute, ...] = (
@@ -187,9 +350,14 @@ ROUTES: tuple[WebRoute, ...] = (
              is_page=True, applies=("queue",)),
     WebRoute("POST", "/queues/{queue}/resume", "operate", resume, "Resume", audit="resume queue",
              is_page=True, applies=("queue",)),
+    WebRoute("POST", "/queues/{queue}/drain", "operate", drain, "Drain", audit="drain queue",
+             is_page=True, applies=("queue",)),
+    WebRoute("POST", "/queues/{queue}/purge", "operate", purge, "Purge", audit="purge queue",
+             is_page=True, applies=("queue",)),
+    WebRoute("POST", "/queues/{queue}/move", "operate", move, "Move jobs", audit="move jobs",
+             is_page=True, applies=("queue",)),
     WebRoute("POST", "/queues/{queue}/settings", "operate", configure, "Settings",
              audit="configure queue", is_page=True, applies=("queue",)),
     WebRoute("GET", "/queues/{queue}", "read", detail_page, "One queue", is_page=True,
              applies=("queue",)),
-    WebRoute("GET", "/workers", "read", workers_page, "Workers", is_page=True, applies=("queue",)),
 )  # fmt: skip

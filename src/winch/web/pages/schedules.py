@@ -1,26 +1,34 @@
-"""Schedules with their next windows and last runs; limits and the jobs that wait at them."""
+"""Schedules: the week ahead, the last runs of each, and backfill of what was missed."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from markupsafe import Markup
 from starlette.responses import Response
 
+from winch.areas.backfill import Backfilled
+from winch.core.errors import ConfigError
 from winch.core.policy.schedule import Misfire, Overlap
 from winch.core.values import codec
 from winch.core.values.redact import shown
-from winch.engine.tasks.gates import limit_text
-from winch.engine.tasks.schedules import Run
+from winch.engine.tasks.schedules import Run, Schedule
 from winch.web.api import schedules as api
-from winch.web.api.limits import limits_of
-from winch.web.pages.base import go, one, page, part
+from winch.web.draw.sparks import week
+from winch.web.pages.base import go, link, one, page, part
 from winch.web.pages.queues import shown_value
-from winch.web.pages.show import stamp
+from winch.web.pages.show import ZONE, clock, stamp, zone
+from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
 
 STRIP = 30
+MOST_SHOWN = 200
+DAYS = 7
+# Of one schedule in a week: one of every second has more, and the picture says enough.
+MOST_WINDOWS = 11_000
+BACKFILL = ("start", "end", "rate")
 
 
 def tone_of(run: Run) -> str:
@@ -51,25 +59,77 @@ def strip(runs: list[Run]) -> Markup:
 
 async def list_page(call: WebCall) -> Response:
     rows: list[dict[str, Any]] = []
-    for schedule in (await api.visible(call))[:200]:
+    found = await api.visible(call)
+    for schedule in found[:MOST_SHOWN]:
         runs = await api.runs_of(call, schedule, STRIP)
         rows.append({"schedule": schedule, "strip": strip(runs), "last": runs[0] if runs else None})
+    starts, counts = _week(found)
     return await page(
         call,
         "schedules.html",
         title="Schedules",
         rows=rows,
+        sentence=_sentence(found),
+        calendar=week(starts, counts, lambda at: clock(at, "%a %d %b")) if found else "",
+        busiest=_busiest(starts, counts),
         tasks=[name for name in call.site.app.tasks.names if call.access.runs(name)],
     )
 
 
-async def detail_page(call: WebCall) -> Response:
+def _week(found: list[Schedule]) -> tuple[datetime, list[list[int]]]:
+    """How many windows are due in each hour of the next days, in the zone of the page."""
+    starts = datetime.now(zone()).replace(hour=0, minute=0, second=0, microsecond=0)
+    ends = starts + timedelta(days=DAYS)
+    counts = [[0] * 24 for _ in range(DAYS)]
+    for schedule in found:
+        if schedule.paused_at is not None or not schedule.is_active:
+            continue
+        after = max(schedule.now, schedule.last_window)
+        for place, window in enumerate(schedule.timing.after(after)):
+            if window >= ends or place >= MOST_WINDOWS:
+                break
+            local = window.astimezone(zone())
+            day = (local.date() - starts.date()).days
+            if 0 <= day < DAYS:
+                counts[day][local.hour] += 1
+    return starts, counts
+
+
+def _busiest(starts: datetime, counts: list[list[int]]) -> str:
+    number, day, hour = max((n, -d, -h) for d, row in enumerate(counts) for h, n in enumerate(row))
+    if not number:
+        return "no window is due"
+    at = starts + timedelta(days=-day)
+    return f"the busiest hour is {clock(at, '%A')} {-hour:02}:00, with {number:,} windows"
+
+
+def _sentence(found: list[Schedule]) -> str:
+    if not found:
+        return ""
+    live = [one_ for one_ in found if one_.is_active and one_.paused_at is None]
+    late = [one_.name for one_ in live if one_.late_by]
+    paused = sum(one_.paused_at is not None for one_ in found)
+    parts = [f"{len(found):,} {'schedule' if len(found) == 1 else 'schedules'}"]
+    if paused:
+        parts.append(f"{paused:,} paused")
+    idle = sum(not one_.is_active and one_.paused_at is None for one_ in found)
+    if idle:
+        parts.append(f"{idle:,} not active")
+    parts.append(f"{', '.join(late[:2])} late" if late else "none is late")
+    return ", ".join(parts)
+
+
+async def detail_page(call: WebCall, preview: Backfilled | None = None, error: str = "") -> Response:
     schedule = await api.one_of(call)
     runs = await api.runs_of(call, schedule)
     return await page(
         call,
         "schedule.html",
-        title=f"Schedule {schedule.name}",
+        422 if error else 200,
+        title=schedule.name,
+        preview=preview,
+        error=error,
+        form={name: (one(call.body, name) or "") if call.body else "" for name in BACKFILL},
         schedule=schedule,
         runs=runs,
         strip=strip(runs),
@@ -102,17 +162,59 @@ async def act(call: WebCall) -> Response:
         case "skip":
             await schedules.askip(schedule.name)
             return go(call, where, did="skipped")
+        case "preview" | "backfill":
+            return await _backfill(call, schedule, is_preview=action == "preview")
         case "edit":
             timing = _timing(call)
             call.note(schedule.name, **timing)
             await schedules.aedit(schedule.name, **timing)
             return go(call, where, did="schedule-changed")
         case "remove":
-            if one(call.body, "sure") != "yes":
-                raise Problem("bad-request", "tick the box to remove the schedule")
+            if not is_sure(call):
+                return await ask(
+                    call,
+                    title=f"Remove {schedule.name}?",
+                    text=f"It enqueues {schedule.task} no more. The jobs that it has enqueued stay.",
+                    verb="Remove 1 schedule",
+                    back=link(call.request, where),
+                )
             await schedules.aremove(schedule.name)
             return go(call, "/schedules", did="schedule-removed")
-    raise Problem("invalid", "action must be one of pause, resume, trigger, skip, edit, remove")
+    raise Problem(
+        "invalid",
+        "action must be one of pause, resume, trigger, skip, preview, backfill, edit, remove",
+    )
+
+
+async def _backfill(call: WebCall, schedule: Schedule, *, is_preview: bool) -> Response:
+    """The jobs of past windows that have none: counted first, then enqueued."""
+    try:
+        start, end = (_moment(one(call.body, name), name) for name in ("start", "end"))
+        rate = one(call.body, "rate")
+        done = await api.schedules(call).abackfill(
+            schedule.name, start, end, dry_run=is_preview, rate=rate
+        )
+    except ConfigError as error:
+        call.is_done = False
+        return await detail_page(call, error=str(error))
+    if is_preview:
+        call.is_done = False
+        return await detail_page(call, preview=done)
+    call.note(
+        schedule.name, start=start.isoformat(), end=end.isoformat(), enqueued=done.enqueued, rate=rate
+    )
+    return go(call, f"/schedules/{part(schedule.name)}", did="backfilled")
+
+
+def _moment(text: str | None, name: str) -> datetime:
+    """A moment as a form sends it: in the zone of the page, unless it has one of its own."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        raise ConfigError(
+            f"{name} must be a date and a time like 2026-03-01T12:00, got {text!r}"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone())
 
 
 def _timing(call: WebCall) -> dict[str, Any]:
@@ -131,16 +233,6 @@ async def add(call: WebCall) -> Response:
     await api.add_schedule(call, name, task, args, timing)
     call.note(name, task=task, args=args, **timing)
     return go(call, f"/schedules/{part(name)}", did="schedule-added")
-
-
-async def limits_page(call: WebCall) -> Response:
-    found = await limits_of(call)
-    return await page(
-        call,
-        "limits.html",
-        title="Limits",
-        rows=[{"limit": limit, "allowed": limit_text(limit.spec)} for limit in found],
-    )
 
 
 ROUTES: tuple[WebRoute, ...] = (
@@ -176,5 +268,4 @@ ROUTES: tuple[WebRoute, ...] = (
         is_page=True,
         applies=("queue", "task"),
     ),
-    WebRoute("GET", "/limits", "read", limits_page, "Limits", is_page=True),
 )

@@ -1,4 +1,4 @@
-"""Operations, the audit, settings and tokens, the way in and out, and the files pages are made of."""
+"""Operations, settings and tokens, the way in and out, and the files pages are made of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from winch.core.values.duration import parse_duration
 from winch.core.values.redact import mask
 from winch.web.access import EVERY_NARROWING, ROLES, Access
 from winch.web.api.jobs import operation_of
-from winch.web.api.queues import audit_lines
 from winch.web.pages import show
 from winch.web.pages.assets import licences, static_file
 from winch.web.pages.base import THEME_COOKIE, THEMES, ZONE_COOKIE, go, link, one, page
@@ -24,10 +23,6 @@ from winch.web.sessions import COOKIES
 MAX_NEXT = 2000
 YEAR = 365 * 86_400
 SECRET_SETTINGS = frozenset({"alert_secret", "alert_webhook", "keys"})
-
-
-class AuditPageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    cursor: str | None = None
 
 
 class LoginQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,17 +48,6 @@ async def operations_page(call: WebCall) -> Response:
 async def operation_page(call: WebCall) -> Response:
     found = await operation_of(call)
     return await page(call, "operation.html", title=f"Operation: {found.action}", operation=found)
-
-
-async def audit_page(call: WebCall) -> Response:
-    lines = await audit_lines(call, call.query.cursor, 100)
-    return await page(
-        call,
-        "audit.html",
-        title="Audit",
-        lines=lines,
-        next=lines[-1].id if len(lines) == 100 else None,
-    )
 
 
 async def settings_page(call: WebCall, made: str | None = None) -> Response:
@@ -255,8 +239,6 @@ ROUTES: tuple[WebRoute, ...] = (
     WebRoute("GET", "/operations", "operate", operations_page, "Operations", is_page=True,
              applies=EVERY_NARROWING),
     WebRoute("GET", "/operations/{id}", "operate", operation_page, "One operation", is_page=True,
-             applies=EVERY_NARROWING),
-    WebRoute("GET", "/audit", "admin", audit_page, "Audit", query=AuditPageQuery, is_page=True,
              applies=EVERY_NARROWING),
     WebRoute("GET", "/settings", "read", settings, "Settings", is_page=True, applies=EVERY_NARROWING),
     WebRoute("POST", "/settings/tokens", "admin", make_token, "New token", audit="create token",
