@@ -53,6 +53,17 @@ def a_flow(app: App) -> str:
     return group([app.tasks.get("work").using(delay="1h").bind()]).enqueue().id
 
 
+def a_key(app: App) -> str:
+    app.tasks.get("work").using(delay="1h", unique="order:7").enqueue()
+    return "order:7"
+
+
+def a_held_scope(app: App) -> str:
+    with noted_outside():
+        app.limits.trip("bank", "1h")
+    return "bank"
+
+
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
 
 
@@ -111,6 +122,54 @@ ACTIONS: dict[str, tuple[Callable[[App], Any], Callable[[App, Any], Any], str, d
         lambda app, _: app.dead.replay(task="work", args={"n": 7}),
         "replay dead",
         {"task": "work", "args": ["n"], "replayed": 0},
+    ),
+    "dead.mark": (
+        lambda app: "0123456789abcdef",
+        lambda app, group: app.dead.mark(group, state="ignored", assignee="ada"),
+        "mark dead group",
+        {"state": "ignored", "assignee": "ada"},
+    ),
+    "dead.discard": (
+        lambda app: "jobs",
+        lambda app, _: app.dead.discard(task="work"),
+        "discard dead",
+        {"task": "work", "discarded": 0},
+    ),
+    "jobs.release_key": (
+        a_key,
+        lambda app, key: app.jobs.release_key(key),
+        "release key",
+        {"job": ...},
+    ),
+    "queues.drain": (
+        lambda app: "mail",
+        lambda app, queue: app.queues.drain(queue, reason="r"),
+        "drain queue",
+        {"reason": "r"},
+    ),
+    "queues.move": (
+        lambda app: "default",
+        lambda app, queue: app.queues.move(queue, "mail"),
+        "move jobs",
+        {"to": "mail", "moved": 0},
+    ),
+    "limits.trip": (
+        lambda app: "bank",
+        lambda app, name: app.limits.trip(name, "10m", reason="r"),
+        "trip breaker",
+        {"hold": "10m", "reason": "r"},
+    ),
+    "limits.untrip": (
+        a_held_scope,
+        lambda app, name: app.limits.untrip(name),
+        "reset breaker",
+        {},
+    ),
+    "flows.rerun": (
+        a_flow,
+        lambda app, flow: app.flows.rerun(flow, app.flows.get(flow).note.nodes[0][0]),
+        "rerun flow",
+        {"node": ..., "jobs": 0},
     ),
     "dead.purge": (
         lambda app: "jobs",
@@ -328,7 +387,8 @@ def test_an_action_of_the_library_leaves_one_line(app: App, name: str) -> None:
 def test_the_table_has_every_method_that_changes_something() -> None:
     app = App("memory://")
     looks = {"list", "get", "groups", "settings", "next", "history", "members", "sink", "add", "begin",
-             "calendar", "setup", "publish", "deliveries"}  # fmt: skip
+             "calendar", "setup", "publish", "deliveries", "marks", "trend", "unique_keys", "tenants",
+             "breakers"}  # fmt: skip
     areas = ("jobs", "dead", "queues", "schedules", "workers", "limits", "flows", "outbox", "webhooks")
     for area in areas:
         for name in vars(type(getattr(app, area))):

@@ -138,6 +138,19 @@ async def every_call(app: App, job: Job[Any], flow: str) -> None:
     await app.queues.aconfigure("default", max_depth=10)
     assert (await app.queues.asettings())["default"].max_depth == 10
     assert (await app.queues.apurge("none")).matched == 0
+    assert (await app.queues.amove("none", "default")).matched == 0
+    await app.queues.adrain("none")
+    assert (await app.dead.amark("0123456789abcdef", state="ignored")).state == "ignored"
+    assert list(await app.dead.amarks()) == ["0123456789abcdef"]
+    assert await app.dead.atrend(["0123456789abcdef"], hours=2) == {"0123456789abcdef": [0, 0]}
+    assert await app.dead.adiscard(task="work") == 0
+    assert await app.jobs.aunique_keys() == []
+    assert await app.jobs.arelease_key("no such") is None
+    assert await app.limits.atenants() == []
+    await app.limits.atrip("bank", "1m")
+    assert [scope.name for scope in await app.limits.abreakers()] == ["bank"]
+    assert await app.limits.auntrip("bank")
+    assert await app.flows.arerun(flow, (await app.flows.aget(flow)).note.nodes[0][0]) == 0
     await app.schedules.aadd("s", task, every="1h")
     await app.schedules.aedit("s", every="2h")
     assert [one.name for one in await app.schedules.alist()] == ["s"]

@@ -328,13 +328,20 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
             fill("group", side.group)
         case "group mark":
             fill("group", side.group)
-            give(state="ignored")
+            give(**({"state": "ignored"} if form is None else {"action": "ignored"}))
         case "discard":
             give(group=side.group, dry_run=True)
         case "limit":
             fill("name", "limit:own.task")
             if body is not None:
                 give(value=3)
+        case "limit form":
+            give(action="set", name="limit:own.task", value="3")
+        case "idlest":
+            give(idlest="1")
+        case "worker action":
+            fill("id", side.worker)
+            give(action="stop")
         case "trip" | "tripped":
             fill("name", "bank")
             if row.kind == "trip":

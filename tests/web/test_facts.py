@@ -107,7 +107,7 @@ def test_a_batch_has_as_many_members_as_were_added(store: str, make_web: Callabl
     assert listed["members"] == 40
     assert web.api("GET", f"/flows/{listed['id']}").json()["flow"]["members"] == 40
     assert "0 of 40" in text_of(web, "/flows")
-    assert "Members 40" in text_of(web, f"/flows/{listed['id']}")
+    assert "0 of 40 jobs" in text_of(web, f"/flows/{listed['id']}")
 
 
 def test_people_read_the_short_name_of_an_error(make_web: Callable[..., Web]) -> None:

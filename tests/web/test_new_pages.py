@@ -19,7 +19,7 @@ from tests.web.test_pages import HTML, form_token
 from winch.core.flow import FlowNote, member_id
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
-from winch.web.draw import dag
+from winch.web.draw import graph, tracks
 from winch.web.pages.enqueue import cell
 
 FLOW = "0198c000-0000-7000-8000-000000000001"
@@ -57,18 +57,47 @@ def test_a_graph_folds_what_is_alike_and_marks_the_chain_that_counts() -> None:
         job("c", 0, done, 1, 9),
         job("d", 0, done, 9, 10),
     ]
-    nodes = {node.name: node for node in dag.nodes_of(FLOW, NOTE, members)}
+    nodes = {node.name: node for node in graph.nodes_of(FLOW, NOTE, members)}
     assert [nodes[name].depth for name in "abcd"] == [0, 1, 1, 2]
     assert [nodes[name].row for name in "abcd"] == [0, 0, 1, 0]
     assert [name for name in "abcd" if nodes[name].is_critical] == ["a", "c", "d"]
-    drawn = str(dag.draw(list(nodes.values()), lambda path: f"/x{path}"))
+    assert graph.critical_of(list(nodes.values())) == timedelta(seconds=10)
+    drawn = str(graph.draw(list(nodes.values()), lambda name: f"/x/{name}"))
     assert drawn.count('class="node') == 4
-    assert drawn.count("<path") == 4
-    assert "shop.b × 3" in drawn
-    assert "3 ✓" in drawn
-    assert drawn.count('href="/x/jobs/') == 3, "a folded node is no link to one job"
-    over_time = str(dag.gantt(members, lambda path: path, AT))
-    assert over_time.count("<a ") == 6
+    assert drawn.count('class="edge') == 4
+    assert drawn.count("is-critical") == 3 + 2, "nodes and the edges between them"
+    assert "b × 3" in drawn
+    assert "3 completed" in drawn
+    assert sorted(re.findall(r'href="/x/(\w)"', drawn)) == ["a", "b", "c", "d"]
+    single = graph.unfolded(list(nodes.values()))
+    assert len(single) == 6
+    assert len(next(node for node in single if node.name == "d").before) == 4
+    over_time = tracks.of_nodes(list(nodes.values()), AT, lambda name: name)
+    assert over_time is not None
+    assert [(row.label, row.took) for row in over_time.rows][:2] == [("a", "1.0 s"), ("b × 3", "3.0 s")]
+
+
+def test_nodes_that_are_alike_are_folded_into_one() -> None:
+    """Members that a flow adds one by one, of one task and between the same others."""
+    note = FlowNote(
+        name="import",
+        kind="flow",
+        members=6,
+        nodes=(
+            ("1", "shop.split", 1, ()),
+            *((str(n), "shop.part", 1, ("1",)) for n in range(2, 5)),
+            ("5", "shop.part", 1, ()),
+            ("6", "shop.merge", 1, ("2", "3", "4", "5")),
+        ),
+    )
+    nodes = graph.folded(graph.nodes_of(FLOW, note, []))
+    assert [(node.title, node.parts) for node in nodes] == [
+        ("split", ("1",)),
+        ("part × 3", ("2", "3", "4")),
+        ("part", ("5",)),
+        ("merge", ("6",)),
+    ]
+    assert nodes[-1].before == ("2", "5")
 
 
 def test_over_time_an_attempt_that_failed_ends_where_it_ended() -> None:
@@ -79,23 +108,29 @@ def test_over_time_an_attempt_that_failed_ends_where_it_ended() -> None:
         what="failed", at=AT + timedelta(seconds=12), attempt=1, claimed_at=waiting.claimed_at
     )
     waiting = msgspec.structs.replace(waiting, history=(failed,))
-    now = AT + timedelta(seconds=100)
-    drawn = str(dag.gantt([done, waiting], str, now))
-    assert "shop.b: retrying, 2.0 s" in drawn
-    [*_, thin, thick] = re.findall(r'<rect class="[^"]*" x="([0-9.]+)" y="\d+" width="([0-9.]+)"', drawn)
-    assert float(thick[1]) == pytest.approx(0.02 * 660, abs=1)
-    assert float(thin[0]) + float(thin[1]) == pytest.approx(850, abs=1), "it waits until now"
+    nodes = [
+        graph.FlowNode(name, f"shop.{name}", 1, (), [one]) for name, one in (("a", done), ("b", waiting))
+    ]
+    drawn = tracks.of_nodes(nodes, AT + timedelta(seconds=100), str)
+    assert drawn is not None
+    [_, row] = drawn.rows
+    assert (row.label, row.took) == ("b", "2.0 s")
+    bars = re.findall(r'<rect class="tone-(\w+)" x="([0-9.]+)" y="\d+" width="([0-9.]+)"', str(row.lane))
+    [_, wait, ran] = [(tone, float(x), float(width)) for tone, x, width in bars]
+    assert (wait[0], ran[0]) == ("wait", "retrying")
+    assert ran[2] == pytest.approx(wait[2] * 2 / 88, rel=0.01)
+    assert wait[1] == pytest.approx(ran[1] + ran[2], abs=0.2), "it waits from there until now"
 
 
 def test_a_graph_of_what_is_under_way_has_open_edges_and_no_chain() -> None:
     members = [job("a", 0, JobState.RUNNING, 0, None), job("d", 0, JobState.BLOCKED, None, None)]
     members += [job("z", 0, JobState.READY, None, None)]  # added later: the note does not know it
-    nodes = dag.nodes_of(FLOW, NOTE, members)
+    nodes = graph.nodes_of(FLOW, NOTE, members)
     assert [node.task for node in nodes][-1] == "shop.z"
     assert not any(node.is_critical for node in nodes)
-    assert str(dag.draw(nodes, str)).count("is-open") == 4
-    assert dag.draw([], str) == ""
-    assert dag.gantt([], str, AT) == ""
+    assert str(graph.draw(nodes, str)).count("is-open") == 4
+    assert graph.draw([], str) == ""
+    assert tracks.of_nodes([], AT, str) is None
     assert nodes[1].words == "not stored yet, or pruned"
 
 
@@ -108,12 +143,13 @@ def test_a_flow_is_seen_and_acted_on(web: Web) -> None:
     assert page.count('class="node') == 2
     token = form_token(page)
 
-    def act(action: str) -> int:
-        data = {"form_token": token, "action": action}
+    def act(action: str, **more: str) -> int:
+        data = {"form_token": token, "action": action, **more}
         return web.ask("POST", f"/flows/{made.id}", data=data, headers=HTML).status_code
 
     assert act("explode") == 422
-    assert act("cancel") == 303
+    assert act("cancel") == 200, "it asks first"
+    assert act("cancel", sure="yes") == 303
     assert web.api("GET", f"/flows/{made.id}").json()["state"] == "cancelled"
     assert act("retry") == 303
     signal = {"form_token": token, "name": "approval:7", "payload": '{"ok": true}'}
@@ -191,6 +227,7 @@ def test_a_queue_and_a_schedule_are_set_by_forms(web: Web) -> None:
     assert send("/schedules/x%2Fy", action="edit", every="5m", cron="", overlap="skip") == 303
     one = web.app.schedules.list()[0]
     assert (one.timing.every, str(one.overlap)) == (timedelta(minutes=5), "skip")
-    assert send("/schedules/x%2Fy", action="remove") == 400
+    assert send("/schedules/x%2Fy", action="remove") == 200, "it asks first"
+    assert len(web.app.schedules.list()) == 1
     assert send("/schedules/x%2Fy", action="remove", sure="yes") == 303
     assert web.app.schedules.list() == []

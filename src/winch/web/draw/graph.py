@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from markupsafe import Markup
@@ -58,6 +58,8 @@ class FlowNode:
     depth: int = 0
     row: int = 0
     is_critical: bool = False
+    parts: tuple[str, ...] = ()
+    """The names of the nodes that are folded into this one."""
 
     @property
     def label(self) -> str:
@@ -120,10 +122,7 @@ def nodes_of(flow_id: str, note: FlowNote, members: Sequence[JobRecord]) -> list
         is_after = any(tag.endswith(":callback") for job in node.jobs for tag in job.tags)
         node.depth = deepest + 1 if is_after or deepest < 0 else 0
     found = [*nodes.values(), *rest.values()]
-    rows: Counter[int] = Counter()
-    for node in found:
-        node.row = rows[node.depth]
-        rows[node.depth] += 1
+    _place_rows(found)
     _mark_critical(nodes)
     return found
 
@@ -149,6 +148,45 @@ def _mark_critical(nodes: Mapping[str, FlowNode]) -> None:
         at = came.get(at)
 
 
+def folded(nodes: Sequence[FlowNode]) -> list[FlowNode]:
+    """Nodes of one task with the same nodes before and after them, as one node."""
+    after: dict[str, set[str]] = {}
+    for node in nodes:
+        for one in node.before:
+            after.setdefault(one, set()).add(node.name)
+    alike: dict[tuple[str, frozenset[str], frozenset[str]], list[FlowNode]] = {}
+    for node in nodes:
+        key = node.task, frozenset(node.before), frozenset(after.get(node.name, ()))
+        alike.setdefault(key, []).append(node)
+    into = {node.name: some[0].name for some in alike.values() for node in some}
+    found = []
+    for some in alike.values():
+        first = some[0]
+        before = tuple(dict.fromkeys(into.get(one, one) for one in first.before))
+        if len(some) == 1:
+            found.append(replace(first, before=before, parts=(first.name,)))
+            continue
+        found.append(
+            replace(
+                first,
+                count=sum(node.count for node in some),
+                before=before,
+                jobs=[job for node in some for job in node.jobs],
+                is_critical=any(node.is_critical for node in some),
+                parts=tuple(node.name for node in some),
+            )
+        )
+    _place_rows(found)
+    return found
+
+
+def _place_rows(nodes: Sequence[FlowNode]) -> None:
+    rows: Counter[int] = Counter()
+    for node in nodes:
+        node.row = rows[node.depth]
+        rows[node.depth] += 1
+
+
 def unfolded(nodes: Sequence[FlowNode]) -> list[FlowNode]:
     """Each member as a node of its own, as long as there are not too many."""
     if sum(max(len(node.jobs), 1) for node in nodes) > MOST_UNFOLDED:
@@ -164,10 +202,7 @@ def unfolded(nodes: Sequence[FlowNode]) -> list[FlowNode]:
             names[node.name].append(name)
             single = FlowNode(name, node.task, 1, before, some, node.depth, 0, node.is_critical)
             found.append(single)
-    rows: Counter[int] = Counter()
-    for node in found:
-        node.row = rows[node.depth]
-        rows[node.depth] += 1
+    _place_rows(found)
     return found
 
 

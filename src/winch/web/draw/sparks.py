@@ -49,7 +49,7 @@ def week(
     starts: datetime, counts: Sequence[Sequence[int]], name_of: Callable[[datetime], str]
 ) -> Markup:
     """A heat map: a row for each day, a cell for each hour; a cell names its moment and its number."""
-    cell, tall, left, head = 26, 22, 66, 18
+    cell, tall, left, head = 40, 24, 84, 18
     top = max([*(n for row in counts for n in row), 1])
     parts = [
         Markup('<text class="hour" x="{}" y="{}">{:02}</text>').format(left + hour * cell + 2, 12, hour)

@@ -100,6 +100,8 @@ def _track(
         for state, jobs in sorted(by_state.items(), key=lambda pair: pair[0] is not JobState.COMPLETED):
             left = min(job.claimed_at for job in jobs if job.claimed_at is not None)
             right = max(_end(job, now) for job in jobs)
+            if state is not JobState.RUNNING and not state.is_final:  # it waits for its next attempt
+                parts.append(_bar("tone-wait", at(right), at(now), 9, 6))
             parts.append(_bar(f"tone-{state}", at(left), at(right), 6, 12))
     if today is not None:
         parts.append(

@@ -20,7 +20,7 @@ from winch.core.lifecycle import JobState
 from winch.core.values import codec
 from winch.core.values.bounds import parse_int
 from winch.core.values.duration import parse_duration, parse_rate
-from winch.core.values.redact import mask, shown
+from winch.core.values.redact import MASK, mask, shown
 from winch.storage.params import DeadGroup, JobFilter
 from winch.web import search
 from winch.web.access import EVERY_NARROWING
@@ -28,6 +28,7 @@ from winch.web.api.dead import mark_group, start_discard
 from winch.web.api.queues import marks_for, start_replay, visible_groups
 from winch.web.draw.sparks import trend
 from winch.web.pages.base import go, link, one, page, part
+from winch.web.pages.show import short_name
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
@@ -107,7 +108,8 @@ def _sentence(groups: Sequence[DeadGroup], trends: Mapping[str, Sequence[int]]) 
         return text
     if not number:
         return f"{text}; none died in the last two hours"
-    return f"{text}; {worst.error_name or 'the error'} in {worst.task} goes on, {number:,} in two hours"
+    name = short_name(worst.error_name) or "the error"
+    return f"{text}; {name} in {worst.task} goes on, {number:,} in two hours"
 
 
 async def group_page(call: WebCall, preview: dict[str, Any] | None = None, error: str = "") -> Response:
@@ -128,7 +130,7 @@ async def group_page(call: WebCall, preview: dict[str, Any] | None = None, error
         call,
         "group.html",
         200 if not error else 422,
-        title=f"{shown_group.error.name or 'Dead'} in {group.task}",
+        title=f"{short_name(shown_group.error.name or 'Dead')} in {group.task}",
         group=shown_group,
         mark=mark,
         marks=MARKS,
@@ -173,7 +175,8 @@ def common(
             counts["Worker"][workers.get(session, "ended")] += 1
         given = shown(job.args)
         for name, value in given.items() if isinstance(given, dict) else ():
-            if isinstance(value, str | int | bool | float) or value is None:
+            is_plain = isinstance(value, str | int | bool | float) or value is None
+            if is_plain and value != MASK:
                 args.setdefault(name, Counter())[str(value)[:40]] += 1
     few = {
         name: values

@@ -121,16 +121,17 @@ async def detail_page(call: WebCall) -> Response:
     flows = flows_of(call)
     info = await flows.aget(call.path("id"))
     members = await flows.amembers(info.id)
-    nodes = graph.nodes_of(info.id, info.note, members)
+    single = graph.nodes_of(info.id, info.note, members)
+    nodes = graph.folded(single)
     is_folded = query.fold != "no"
-    drawn = nodes if is_folded else graph.unfolded(nodes)
+    drawn = nodes if is_folded else graph.unfolded(single)
     now = datetime.now(UTC)
     where = f"/flows/{info.id}"
 
     def to(path: str, **given: str) -> str:
         return link(call.request, path, **given)
 
-    chosen = next((node for node in nodes if node.name == query.node), None)
+    chosen = next((node for node in nodes if query.node in (node.name, *node.parts)), None)
     failed = info.counts.get(JobState.DEAD, 0) + info.counts.get(JobState.CANCELLED, 0)
     names = {node.name: node.label for node in nodes}
     return await page(
@@ -208,9 +209,11 @@ async def act(call: WebCall) -> Response:
         case "retry":
             took = await flows.aretry(info.id, by=call.by)
         case "rerun":
-            node = one(call.body, "node") or ""
-            took = await flows.arerun(info.id, node, by=call.by)
-            call.note(info.id, node=node)
+            nodes = call.body.get("node", [""])
+            took = 0
+            for node in nodes:
+                took += await flows.arerun(info.id, node, by=call.by)
+            call.note(info.id, node=", ".join(nodes))
         case _:
             raise Problem("invalid", "action must be one of cancel, retry, rerun")
     call.note(info.id, action=action, jobs=took, reason=reason)

@@ -85,7 +85,7 @@ def _row(info: LimitInfo) -> dict[str, Any]:
 
 def _sentence(rows: Sequence[dict[str, Any]], tripped: int) -> str:
     waiting = sum(row["info"].waiting for row in rows)
-    full = [row["info"].name for row in rows if row["is_full"]]
+    full = [row["info"].name.replace(":", " ", 1) for row in rows if row["is_full"]]
     parts = []
     if full:
         parts.append(

@@ -160,8 +160,10 @@ def _drain(queue: QueueInfo, per_minute: float, stored: float = 0.0) -> str:
 async def detail_page(call: WebCall) -> Response:
     name = call.queue()
     queue = next((q for q in await visible_queues(call) if q.name == name), None)
-    if queue is None:
+    stored = (await call.site.app.queues.asettings()).get(name, NO_SETTINGS)
+    if queue is None and stored == NO_SETTINGS:
         raise Problem("not-found", f"no queue {name!r}: it has no job, no setting and no worker")
+    queue = queue or QueueInfo(name=name, counts={})
     series = await call.site.client.arun(
         throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
     )
@@ -174,7 +176,6 @@ async def detail_page(call: WebCall) -> Response:
             tasks.setdefault(task, TaskRate()).add(rate)
     found = await call.site.search(call.access, search.Search(JobFilter(queue=name)), limit=15)
     sessions = [s for s in await visible_sessions(call, is_ended_too=False) if name in s.queues]
-    stored = (await call.site.app.queues.asettings()).get(name, NO_SETTINGS)
     row = _row(queue, merged, stored, datetime.now(UTC))
     return await page(
         call,
@@ -238,8 +239,8 @@ def _tiles(queue: QueueInfo, row: dict[str, Any], sessions: Sequence[Any]) -> li
         Tile("Ready", f"{row['ready']:,}", note=at_limits),
         Tile("Oldest waits", span(row["waits"]), note=row["word"] or "on time", look=look),
         Tile("Running", f"{queue.counts.get(JobState.RUNNING, 0):,}", note="in all workers"),
-        Tile("In", number(row["stored"]), "/min", "enqueued, mean of 5 minutes"),
-        Tile("Out", number(row["per_minute"]), "/min", "attempts that ended"),
+        Tile("In", number(round(row["stored"])), "/min", "enqueued"),
+        Tile("Out", number(round(row["per_minute"])), "/min", "attempts ended"),
         Tile("Drains in", row["drain"], note="at this pace"),
         Tile("Workers", f"{len(sessions):,}", note=used, look="" if sessions else "bad"),
     ]  # fmt: skip
@@ -282,8 +283,7 @@ async def drain(call: WebCall) -> Response:
 
 async def purge(call: WebCall) -> Response:
     name = check_queue(call.queue())
-    queue = next((q for q in await visible_queues(call) if q.name == name), None)
-    count = 0 if queue is None else _waiting(queue)
+    count = (await call.site.app.queues.apurge(name, dry_run=True)).matched
     if not is_sure(call, count=count, name=name):
         return await ask(
             call,

@@ -18,7 +18,7 @@ from winch.web.api import schedules as api
 from winch.web.draw.sparks import week
 from winch.web.pages.base import go, link, one, page, part
 from winch.web.pages.queues import shown_value
-from winch.web.pages.show import ZONE, clock, stamp, zone
+from winch.web.pages.show import clock, stamp, zone
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute

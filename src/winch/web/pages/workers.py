@@ -25,7 +25,7 @@ from winch.web.api.queues import visible_sessions
 from winch.web.draw.pieces import Tile
 from winch.web.draw.sparks import line
 from winch.web.pages.base import go, link, one, page, part
-from winch.web.pages.show import percent, span
+from winch.web.pages.show import percent, size, span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
@@ -105,7 +105,7 @@ def row(
         "cpu": None if vitals is None else f"{vitals.cpu * 100:.0f} %",
         "is_hot": vitals is not None and vitals.cpu > 0.9,
         "spark": "" if vitals is None else line(vitals.history, "CPU of the last ten minutes"),
-        "memory": None if vitals is None else format_size(vitals.memory),
+        "memory": None if vitals is None else size(format_size(vitals.memory)),
         "share": share,
         "max_memory": None
         if vitals is None or not vitals.max_memory
@@ -174,8 +174,8 @@ def _tiles(
             Tile("CPU", f"{100 * sum(one.cpu for one in known) / len(known):.0f}", "%",
                  f"{names[hottest]} at {100 * vitals[hottest].cpu:.0f} %",
                  "warn" if vitals[hottest].cpu > 0.9 else ""),
-            Tile("Memory", format_size(sum(one.memory for one in known)), "",
-                 f"of {format_size(sum(allowed))} allowed" if allowed else "no limit is set"),
+            Tile("Memory", size(format_size(sum(one.memory for one in known))), "",
+                 f"of {size(format_size(sum(allowed)))} allowed" if allowed else "no limit is set"),
             Tile("Loop lag, worst", span(vitals[slowest].lag), "", names[slowest],
                  "warn" if vitals[slowest].lag > 0.1 else ""),
         ]  # fmt: skip
