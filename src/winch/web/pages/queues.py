@@ -269,7 +269,15 @@ async def resume(call: WebCall) -> Response:
     name = check_queue(call.queue())
     await resume_queue(call, name)
     call.note(name)
-    return go(call, f"/queues/{part(name)}", did="resumed")
+    return await _back(call, name, "resumed")
+
+
+async def _back(call: WebCall, name: str, did: str) -> Response:
+    """To the page of the queue; to the list where nothing is left of it."""
+    call.site.forget()
+    is_there = any(queue.name == name for queue in await visible_queues(call))
+    is_set = name in await call.site.app.queues.asettings()
+    return go(call, f"/queues/{part(name)}" if is_there or is_set else "/queues", did=did)
 
 
 async def drain(call: WebCall) -> Response:
@@ -303,7 +311,7 @@ async def purge(call: WebCall) -> Response:
     with acting(call.by):
         done = await call.site.app.queues.apurge(name)
     call.note(name, deleted=done.deleted, cancelled=done.cancelled)
-    return go(call, f"/queues/{part(name)}", did="purged")
+    return await _back(call, name, "purged")
 
 
 async def move(call: WebCall) -> Response:
