@@ -23,7 +23,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.observe.throughput import BOUNDS, HOUR, MINUTE, TaskRate
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import ClaimParams, Finish, NewSession
-from winch.web.pages.overview import BACKLOG, QueueSample, Sample
+from winch.web.pages.figures import BACKLOG, QueueSample, Sample
 
 # queue: (task, jobs a minute, seconds of a run, ready now)
 SHOP = {

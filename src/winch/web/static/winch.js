@@ -101,6 +101,7 @@
       boxes().forEach((box) => { box.checked = event.target.checked; });
     }
     if (event.target.matches("#tick-all, td.c-tick input, td.tick input")) count();
+    if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
     if (event.target.id === "keys-off") kept.set("keys", event.target.checked ? "off" : "on");
   });
   let lastTick = null;
