@@ -334,7 +334,14 @@ def test_a_chart_has_no_style_and_a_sentence() -> None:
 def test_labels_of_time_are_at_round_times() -> None:
     at = int(datetime(2030, 1, 1, 12, 53, tzinfo=UTC).timestamp())
     minutes = [at + 60 * n for n in range(60)]
-    assert [label for _, label in time_ticks(minutes)] == ["13:00", "13:10", "13:20", "13:30", "13:40", "13:50"]
+    assert [label for _, label in time_ticks(minutes)] == [
+        "13:00",
+        "13:10",
+        "13:20",
+        "13:30",
+        "13:40",
+        "13:50",
+    ]
     days = [at // 3600 * 3600 + 3600 * n for n in range(168)]
     assert [label for _, label in time_ticks(days)][:2] == ["02 Jan", "03 Jan"]
 

@@ -145,6 +145,10 @@ class Site:
             self._cache[name] = (now + max(seconds, CACHE_TIMES * (now - began)), value)
         return value
 
+    async def kept(self, name: str, read: Callable[[], Awaitable[Any]], seconds: float) -> Any:
+        """What `read` returns, read again after so long at the earliest: open pages share it."""
+        return await self._cached(name, read, seconds)
+
     def forget(self) -> None:
         """Something has changed: the next look is at the store."""
         self._cache.clear()

@@ -72,6 +72,8 @@ DID = {
     "schedule-removed": "The schedule is removed; its jobs stay.",
     "revoked": "The token is revoked.",
     "enqueued": "The job is enqueued.",
+    "view-saved": "The view is saved.",
+    "view-removed": "The view is removed.",
     "out": "You are logged out.",
 }
 

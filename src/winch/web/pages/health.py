@@ -14,7 +14,7 @@ from winch.engine.observe.alerts import KeptAlert
 from winch.engine.observe.throughput import Series, percentile
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web.draw.pieces import Finding, Health
-from winch.web.pages.show import clock, first_line, span
+from winch.web.pages.show import clock, first_line, short_name, span
 
 MOST = 3
 # Without rules of its own, a job that waits longer than this is late.
@@ -148,7 +148,11 @@ def _of_groups(groups: Iterable[DeadGroup], now: datetime, link: Link) -> Iterab
         what = f"{number} of {group.task} died since {clock(group.first_at, '%H:%M')}"
         if now - group.first_at > timedelta(hours=20):
             what = f"{number} of {group.task} are dead, the last since {clock(group.last_at, '%H:%M')}"
-        why = f"{group.error_name}: {first_line(group.message, 100)}" if group.error_name else ""
+        why = (
+            f"{short_name(group.error_name)}: {first_line(group.message, 100)}"
+            if group.error_name
+            else ""
+        )
         weight = 90 + min(group.count, 900) // 100
         yield Finding(
             what,
