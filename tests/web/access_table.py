@@ -131,6 +131,7 @@ TABLE: dict[str, Row] = {
     "GET /jobs/new": Row(ALL, "hidden", "task in query"),
     "POST /jobs/new": Row(ALL, 403, "new job", names=QUEUE_TASK),
     "GET /jobs/{id}": Row(ALL, 404, "job"),
+    "POST /jobs/{id}/edit": Row(ALL, 404, "dead job"),
     "POST /jobs/{id}/cancel": Row(ALL, 404, "job"),
     "POST /jobs/{id}/retry": Row(ALL, 404, "dead job"),
     "POST /jobs/{id}/delete": Row(ALL, 404, "job"),

@@ -14,7 +14,7 @@ from tests.web.kit import OWN, Web
 from winch import JobState
 from winch.core.job import Entry, Failure, JobRecord
 from winch.web.draw.charts import ChartRow, bars, lines, tick_text, ticks, time_ticks
-from winch.web.draw.timeline import draw, phases
+from winch.web.draw.timeline import phases, timeline
 from winch.web.mount import ROUTES, asgi
 from winch.web.pages.base import NAV
 from winch.web.pages.show import compact, pretty, span
@@ -404,6 +404,9 @@ def test_the_timeline_of_a_job_that_failed_and_then_worked() -> None:
         ("attempt 2 completed", "2.0 s"),
     ]
     assert "hunter2" not in found[1].note
-    assert draw(found, at(100)).count("<rect") == 4
+    drawn = timeline(found, at(100))
+    assert [track.lane.count("<rect") for track in drawn.tracks] == [1, 1, 1, 1, 1]
+    assert drawn.marks == ["0 s", "2.0 s", "4.0 s", "6.0 s", "8.0 s", "10 s", "12 s"]
+    assert drawn.words == "12 s: 8.0 s waiting, 4.0 s running"
     skewed = record(state=JobState.RUNNING, attempt=1, claimed_at=at(-5))
     assert all(p.end >= p.start for p in phases(skewed, at(1), ""))

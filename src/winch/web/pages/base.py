@@ -57,6 +57,7 @@ THEME_COOKIE, ZONE_COOKIE = "winch-theme", "winch-zone"
 DID = {
     "cancelled": "The job is cancelled; a running job is asked to stop.",
     "retried": "The job is ready to run now.",
+    "replayed": "The job is ready to run again.",
     "deleted": "The job is deleted.",
     "paused": "The queue is paused: running jobs continue, and no new ones are claimed.",
     "resumed": "The queue is resumed.",
