@@ -12,6 +12,7 @@ import math
 import random
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -195,7 +196,8 @@ TENANTS = ("acme", "globex", "initech", "umbrella", "hooli")
 
 def prepare(app: App, *, late: timedelta = timedelta(minutes=4, seconds=12)) -> dict[str, str]:
     """Fill a store; returns the ids of some jobs by what became of them."""
-    return asyncio.run(_prepare(app, late))
+    with ThreadPoolExecutor(1) as other:  # a browser's driver may have a loop in this thread
+        return other.submit(asyncio.run, _prepare(app, late)).result()
 
 
 async def _prepare(app: App, late: timedelta) -> dict[str, str]:

@@ -32,6 +32,8 @@ from winch.web.schemas import EntryOut, JobDetail, NewJobBody, ReplayBody, job_d
 MOST_LOG_LINES = 500
 # The tag of a job that was made from another one.
 AGAIN = "again:"
+# Longer arguments are not edited in a page, and not copied from one.
+MOST_EDITED, MOST_COPIED = 20_000, 4000
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ async def _page(call: WebCall, record: JobRecord, **more: Any) -> Response:
         "spent": _spent(record.claimed_at, record.finished_at, record.state, now),
         "is_known": record.task in call.site.app.tasks.names,
         "can_edit": _can_edit(call, record),
-        "edited": msgspec.json.format(msgspec.json.encode(detail.args), indent=2).decode(),
+        "edited": "\n".join(_pretty(detail.args)) if len(record.args) <= MOST_EDITED else "",
         "to_queue": "",
         "attempts_more": "",
         "changes": None,
@@ -130,7 +132,9 @@ def _sentence(job: JobDetail, now: datetime) -> str:
 
 def _can_edit(call: WebCall, record: JobRecord) -> bool:
     """Whether the arguments may be edited here: those that are shown, of a job that has ended."""
-    if not record.state.is_final or not isinstance(shown(record.args), dict):
+    if not record.state.is_final or len(record.args) > MOST_EDITED:
+        return False
+    if not isinstance(shown(record.args), dict):
         return False
     return call.access.may("operate")
 
@@ -138,6 +142,13 @@ def _can_edit(call: WebCall, record: JobRecord) -> bool:
 def _copies(call: WebCall, job: JobDetail) -> dict[str, str]:
     """The same job elsewhere; masked values stay masked."""
     args = job.args if isinstance(job.args, dict) else {}
+    only = {
+        "show": f"winch jobs show {job.id}",
+        "why": f"winch why {job.id}",
+        "API": f"curl {link(call.request, '/api/v1/jobs')}/{job.id}",
+    }
+    if len(msgspec.json.encode(args)) > MOST_COPIED:
+        return only
     text = msgspec.json.encode(args).decode()
     if all(name.isidentifier() for name in args):
         given = ", ".join(f"{name}={value!r}" for name, value in args.items())
@@ -149,9 +160,7 @@ def _copies(call: WebCall, job: JobDetail) -> dict[str, str]:
         "Python": f"app.tasks.get({job.task!r}).enqueue({given})",
         "command line": shlex.join(["winch", "enqueue", job.task, "--args", text, "--queue", job.queue]),
         "curl": f"curl -X POST {root} -H 'content-type: application/json' -d {shlex.quote(body)}",
-        "show": f"winch jobs show {job.id}",
-        "why": f"winch why {job.id}",
-        "API": f"curl {root}/{job.id}",
+        **only,
     }
 
 
