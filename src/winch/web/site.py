@@ -307,7 +307,8 @@ class Site:
             if route.changes:
                 self.forget()
             status = answer.status if isinstance(answer, WebReply) else answer.status_code
-            if route.audit is not None and status < 400:  # a form shown again has done nothing
+            # A form shown again has done nothing.
+            if route.audit is not None and status < 400 and not call.is_preview:
                 await self._note(route, call)
         except WinchError as error:
             problem = problem_of(error)

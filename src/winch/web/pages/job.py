@@ -56,7 +56,7 @@ async def detail_page(call: WebCall) -> Response:
     return await _page(call, await call.job())
 
 
-async def _page(call: WebCall, record: JobRecord, **more: Any) -> Response:
+async def _page(call: WebCall, record: JobRecord, status: int = 200, **more: Any) -> Response:
     now = datetime.now(UTC)
     why = await api.why_of(call, record)
     driver = call.site.driver
@@ -96,7 +96,7 @@ async def _page(call: WebCall, record: JobRecord, **more: Any) -> Response:
         "copies": _copies(call, detail),
         **more,
     }
-    return await page(call, "job.html", more.get("status", 200), title=record.task, **context)
+    return await page(call, "job.html", status, title=record.task, **context)
 
 
 def log_lines(text: str | None) -> list[LogLine]:
@@ -241,6 +241,7 @@ async def edit(call: WebCall) -> Response:
                 "invalid", "this server does not know the task, so it cannot check new arguments"
             )
         if one(form, "action") != "replay":
+            call.is_preview = True
             return await _page(call, record, **given, changes=changes(masked, edited))
         is_changed = edited != masked
         if record.state is JobState.DEAD:
@@ -265,9 +266,9 @@ async def edit(call: WebCall) -> Response:
         problem = problem_of(wrong)
         if problem.status >= 500:
             raise
-        return await _page(call, record, **given, error=problem.detail, status=problem.status)
+        return await _page(call, record, problem.status, **given, error=problem.detail)
     except Problem as problem:
-        return await _page(call, record, **given, error=problem.detail, status=problem.status)
+        return await _page(call, record, problem.status, **given, error=problem.detail)
     call.note(record.id, job=stored.id, args=sorted(args) if is_changed else None)
     return go(call, f"/jobs/{stored.holder or stored.id}", did="enqueued")
 

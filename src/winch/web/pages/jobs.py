@@ -239,6 +239,7 @@ async def _confirm(call: WebCall, action: str, q: str, ids: Sequence[str]) -> Re
     if ids:
         chosen = tuple(dict.fromkeys(known_as(job_id, "id") for job_id in ids))
         wanted = search.Search(JobFilter(), chosen)
+    call.is_preview = True
     states, is_partial = await _counted(call, wanted)
     takes = sources(action)
     return await page(
