@@ -56,8 +56,8 @@ def session(
 def group(task: str, count: int, ago: float = 60) -> DeadGroup:
     at = NOW - timedelta(seconds=ago)
     return DeadGroup(
-def session(w: str, *queues: str, slots: int = 2, running: int = 0, lease: float = 60) -> SessionInfo:
-        last_at=at, sample_id="x",
+        fingerprint=f"f-{task}", task=task, error_type="a.b.Boom", message="no", count=count,
+        first_at=at, last_at=at, sample_id="x",
     )  # fmt: skip
 
 
