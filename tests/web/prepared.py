@@ -1,8 +1,8 @@
-"""A store as an operator finds it on a bad day: a shop with an hour of work behind it, and three problems.
+"""A store as an operator finds it on a bad day: a shop with an hour of work behind it.
 
-Jobs are enqueued, claimed, failed and completed through the store, as workers do it; the roll-ups and the
-samples of the hour before are written as workers and servers would have written them. What is wrong:
-charges die of a declined card, one queue has no worker, and one waits for longer than its objective.
+Jobs are enqueued, claimed, failed and completed through the store, as workers do it; the roll-ups and
+the samples of the hour before are written as workers and servers would have written them. Three things
+are wrong: charges die of a declined card, one queue has no worker, and one waits for too long.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import random
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,7 +24,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.observe.throughput import BOUNDS, HOUR, MINUTE, TaskRate
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import ClaimParams, Finish, NewSession
-from winch.web.pages.overview import BACKLOG, QueueSample, Sample
+from winch.web.pages.figures import BACKLOG, QueueSample, Sample
 
 # queue: (task, jobs a minute, seconds of a run, ready now)
 SHOP = {
@@ -41,9 +42,10 @@ WORKERS = (
     ("media-1", "10.2.0.31", ("media",), 16),
     ("reports-1", "10.2.0.41", ("reports", "default"), 12),
 )
+DECLINED = "issuer did not answer within 10 s"
 ERRORS = (
-    ("payments", "billing.charge", "shop.billing.errors.CardDeclined", "issuer did not answer within 10 s", 24),
-    ("mail", "mail.send_receipt", "smtplib.SMTPServerBusy", "421 too many connections from 10.2.0.14", 6),
+    ("payments", "billing.charge", "shop.billing.errors.CardDeclined", DECLINED, 24),
+    ("mail", "mail.send_receipt", "smtplib.SMTPServerBusy", "421 too many connections", 6),
     ("reports", "reports.nightly", "KeyError", "'vat_id'", 3),
 )  # fmt: skip
 TRACEBACK = """Traceback (most recent call last):
@@ -183,7 +185,7 @@ def tasks_of(app: App) -> dict[str, Any]:
 
 
 ARGS: dict[str, Any] = {
-    "payments": lambda n: {"order_id": 48000 + n, "amount": 9.5 + n % 90, "currency": "EUR", "card_token": "tok"},
+    "payments": lambda n: {"order_id": 48000 + n, "amount": 9.5 + n % 90, "card_token": "tok"},
     "mail": lambda n: {"order_id": 48000 + n, "to": f"customer{n}@shop.example"},
     "media": lambda n: {"video": f"lookbook-{n}.mov"},
     "media-gpu": lambda n: {"video": f"unboxing-{n}-4k.mov"},
@@ -195,11 +197,20 @@ TENANTS = ("acme", "globex", "initech", "umbrella", "hooli")
 
 def prepare(app: App, *, late: timedelta = timedelta(minutes=4, seconds=12)) -> dict[str, str]:
     """Fill a store; returns the ids of some jobs by what became of them."""
-    return asyncio.run(_prepare(app, late))
+    own = App(app.settings.url)
+
+    async def run() -> dict[str, str]:
+        try:
+            return await _prepare(own, late)
+        finally:
+            await own.aclose()
+
+    with ThreadPoolExecutor(1) as other:  # a browser's driver may have a loop in this thread
+        return other.submit(asyncio.run, run()).result()
 
 
 async def _prepare(app: App, late: timedelta) -> dict[str, str]:
-    driver = app.ready()
+    driver = await asyncio.to_thread(app.ready)
     tasks = tasks_of(app)
     ids: dict[str, str] = {}
 
@@ -215,8 +226,8 @@ async def _prepare(app: App, late: timedelta) -> dict[str, str]:
     for number, (worker, host, queues, slots) in enumerate(WORKERS):
         session = NewSession(
             id=f"00000000-0000-4000-8000-{number:012}", worker=worker, host=host, pid=2000 + number,
-            release="1.0.4", queues=queues, tasks=tuple(task.name for task in tasks.values()), slots=slots,
-            lease=timedelta(hours=8),
+            release="1.0.4", queues=queues, tasks=tuple(task.name for task in tasks.values()),
+            slots=slots, lease=timedelta(hours=8),
         )  # fmt: skip
         await driver.arun(driver.start_session(session))
         sessions[worker] = session
@@ -238,7 +249,7 @@ async def _prepare(app: App, late: timedelta) -> dict[str, str]:
         failure = Failure(kind, message, TRACEBACK if name == "billing.charge" else None)
         await enqueue(queue, count)
         claims = await claim(queue, count)
-        log = "order loaded, 2 lines\nPOST https://api.gateway.example/v1/charges\nWARNING no answer for 5 s"
+        log = "order loaded, 2 lines\nPOST https://api.gateway.example/v1\nWARNING no answer for 5 s"
         await finish(claims, JobState.DEAD, "failed", error=failure, log=log, reason="out of attempts")
         ids.setdefault("dead", claims[0].id)
         await enqueue(queue, 3)

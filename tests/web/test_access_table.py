@@ -384,6 +384,8 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
                 give(node=side.task)
             if form is not None:
                 give(action="cancel")
+        case "new view":
+            give(name="late", q="state:dead")
         case "signal":
             fill("name", "s")
             give(**({"name": "s"} if form is not None else {}))

@@ -20,6 +20,7 @@ from winch.web.pages import audit as audit_pages
 from winch.web.pages import dead as dead_pages
 from winch.web.pages import enqueue as enqueue_pages
 from winch.web.pages import flows as flow_pages
+from winch.web.pages import job as job_page
 from winch.web.pages import jobs as job_pages
 from winch.web.pages import limits as limit_pages
 from winch.web.pages import overview, system
@@ -49,6 +50,7 @@ ROUTES: tuple[WebRoute, ...] = (
     *overview.ROUTES,
     *enqueue_pages.ROUTES,
     *job_pages.ROUTES,
+    *job_page.ROUTES,
     *flow_pages.ROUTES,
     *queue_pages.ROUTES,
     *dead_pages.ROUTES,

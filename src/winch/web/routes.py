@@ -36,8 +36,8 @@ class WebCall:
     body: Any = None
     target: str = ""
     detail: dict[str, Any] = field(default_factory=dict)
-    is_done: bool = True
-    """False where the handler has only asked or previewed: the audit gets no line."""
+    is_preview: bool = False
+    """The handler has only shown what it would do: there is nothing for the audit."""
 
     @property
     def by(self) -> str:

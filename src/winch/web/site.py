@@ -146,6 +146,10 @@ class Site:
             self._cache[name] = (now + max(seconds, CACHE_TIMES * (now - began)), value)
         return value
 
+    async def kept(self, name: str, read: Callable[[], Awaitable[Any]], seconds: float) -> Any:
+        """What `read` returns, read again after so long at the earliest: open pages share it."""
+        return await self._cached(name, read, seconds)
+
     def forget(self) -> None:
         """Something has changed: the next look is at the store."""
         self._cache.clear()
@@ -311,9 +315,8 @@ class Site:
             if route.changes:
                 self.forget()
             status = answer.status if isinstance(answer, WebReply) else answer.status_code
-            if (
-                route.audit is not None and status < 400 and call.is_done
-            ):  # a form shown again has done nothing
+            # A form shown again has done nothing.
+            if route.audit is not None and status < 400 and not call.is_preview:
                 await self._note(route, call)
         except WinchError as error:
             problem = problem_of(error)

@@ -7,13 +7,14 @@ chart has a sentence for screen readers, and its numbers as a table beside it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from markupsafe import Markup
 
-from winch.web.pages.show import number, span
+from winch.web.pages.show import clock, number, span, zone
 
 WIDTH, HEIGHT = 720.0, 180.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 8.0, 12.0, 24.0
@@ -26,6 +27,8 @@ class ChartRow:
     name: str
     tone: str
     values: Sequence[float | None]
+    look: str = "line"
+    """`line`, `area` (a line with a pale ground) or `bars` (solid, on the baseline, stacked)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,6 @@ class Chart:
     rows: Sequence[ChartRow]
     labels: Sequence[str]
     unit: str = ""
-    kind: str = "lines"
     times: Sequence[int] = ()
     """The start of each moment, in seconds of Unix time; without them the chart cannot be zoomed."""
     aim: float | None = None
@@ -65,13 +67,17 @@ class Chart:
         """What the script draws it from."""
         return {
             "title": self.title,
-            "kind": self.kind,
             "unit": self.unit,
             "times": list(self.times),
             "labels": list(self.labels),
             "aim": self.aim,
             "rows": [
-                {"name": row.name, "tone": row.tone, "values": [_short(value) for value in row.values]}
+                {
+                    "name": row.name,
+                    "tone": row.tone,
+                    "look": row.look,
+                    "values": [_short(value) for value in row.values],
+                }
                 for row in self.rows
             ],
         }
@@ -82,38 +88,78 @@ def _short(value: float | None) -> float | None:
     return value if value is None or isinstance(value, int) else float(f"{value:.4g}")
 
 
-# From where on seconds are shown as minutes, and minutes as hours.
-MINUTES, HOURS = 120.0, 7200.0
+# Steps that are round for people: of a number, and of a time in seconds.
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_TIME_STEPS = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
+    172_800, 604_800,
+)  # fmt: skip
+MOST_TICKS = 5
 
 
-def nice(top: float, unit: str = "") -> float:
-    """A number that is not below `top`, and round in the unit it is shown in."""
+def ticks(top: float, unit: str = "") -> list[float]:
+    """Four to six values from zero on that are round in their unit; the last is not below `top`."""
     if top <= 0:
-        return 1.0
-    if unit == "s" and top > MINUTES:
-        length = 3600.0 if top > HOURS else 60.0
-        return nice(top / length) * length
-    power = 10.0 ** math.floor(math.log10(top))
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= top * 0.999)
+        return [0.0, 1.0]
+    if unit == "s" and top > 1:
+        step: float = next((one for one in _TIME_STEPS if one * MOST_TICKS >= top), 604_800.0)
+        while step * MOST_TICKS < top:
+            step *= 2
+    else:
+        power = 10.0 ** math.floor(math.log10(top / MOST_TICKS))
+        step = next(one * power for one in _STEPS if one * power * MOST_TICKS >= top * 0.999)
+        if not unit:
+            step = max(step, 1.0) if top >= 1 else step
+    count = max(math.ceil(top / step - 0.001), 1)
+    return [round(step * place, 9) for place in range(count + 1)]
 
 
-def _show(value: float, unit: str) -> str:
+def tick_text(value: float, unit: str) -> str:
+    """A value beside an axis: never a decimal that its unit does not need."""
     if unit == "s":
+        if value == 0:
+            return "0"
         if value < 1:
             return f"{value * 1000:.3g} ms"
-        if value < MINUTES:
+        if value < 60:
             return f"{value:.3g} s"
-        return f"{value / 60:.3g} m" if value < HOURS else f"{value / 3600:.3g} h"
-    if value >= 10_000:
-        return f"{value / 1000:,g}k"
-    return f"{value:g}"
+        if value < 3600:
+            return f"{value / 60:.3g} m"
+        return f"{value / 3600:.3g} h" if value < 172_800 else f"{value / 86_400:.3g} d"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
 
 
-def _frame(top: float, labels: Sequence[str], unit: str) -> list[Markup]:
+def time_ticks(times: Sequence[int], most: int = 7) -> list[tuple[int, str]]:
+    """Which moments carry a label: at round times of the page's zone, as (place, label)."""
+    if len(times) < 2:
+        return []
+    length = times[-1] - times[0]
+    step = next((one for one in _TIME_STEPS[6:] if length / one <= most), 604_800)
+    form = "%d %b" if step >= 86_400 else "%H:%M"
+    offset = int(clock_offset(times[-1]))
+    return [
+        (place, clock(datetime.fromtimestamp(at, UTC), form))
+        for place, at in enumerate(times)
+        if (at + offset) % step == 0
+    ]
+
+
+def clock_offset(at: int) -> float:
+    """How many seconds the page's zone is ahead of UTC at this time."""
+    offset = datetime.fromtimestamp(at, UTC).astimezone(zone()).utcoffset()
+    return 0.0 if offset is None else offset.total_seconds()
+
+
+def _frame(
+    marks: Sequence[float], labels: Sequence[str], times: Sequence[int], unit: str
+) -> list[Markup]:
     parts = []
-    bottom = HEIGHT - BOTTOM
-    for step in (0.0, 0.5, 1.0):
-        y = bottom - step * (bottom - TOP)
+    bottom, top = HEIGHT - BOTTOM, marks[-1]
+    for value in marks:
+        y = bottom - value / top * (bottom - TOP)
         parts.append(
             Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
                 LEFT, WIDTH - RIGHT, y, y
@@ -121,97 +167,123 @@ def _frame(top: float, labels: Sequence[str], unit: str) -> list[Markup]:
         )
         parts.append(
             Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(
-                LEFT - 6, y + 3.5, _show(top * step, unit)
+                LEFT - 6, y + 3.5, tick_text(value, unit)
             )
         )
     count = len(labels)
-    for place in sorted({0, count // 2, count - 1}) if count else []:
+    found = time_ticks(times) or [
+        (place, labels[place]) for place in sorted({0, count // 2, count - 1} if count else set())
+    ]
+    for place, label in found:
         x = LEFT + (place + 0.5) * (WIDTH - LEFT - RIGHT) / count
         anchor = "start" if place == 0 else "end" if place == count - 1 else "middle"
         parts.append(
             Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
-                x, HEIGHT - 6, anchor, labels[place]
+                x, HEIGHT - 6, anchor, label
             )
         )
     return parts
 
 
-def _svg(parts: Sequence[Markup], summary: str, plot: str) -> Markup:
-    # `plot` gives the script the place of the drawing, so that a cursor can find its moment.
+def _svg(parts: Sequence[Markup], summary: str) -> Markup:
     return Markup(
-        '<svg class="chart" viewBox="0 0 {:g} {:g}" role="img" aria-label="{}" data-plot="{}">{}</svg>'
-    ).format(WIDTH, HEIGHT, summary, plot, Markup("").join(parts))
-
-
-def _plot(count: int) -> str:
-    return f"{LEFT:g} {WIDTH - RIGHT:g} {count}"
+        '<svg class="chart" viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">{}</svg>'
+    ).format(WIDTH, HEIGHT, summary, Markup("").join(parts))
 
 
 def bars(
     title: str, rows: Sequence[ChartRow], labels: Sequence[str], summary: str, **more: Any
 ) -> Chart:
     """Stacked bars, one for each moment; `more` is what else a `Chart` has."""
-    count = max(len(labels), 1)
-    sums = [sum(row.values[n] or 0 for row in rows) for n in range(len(labels))]
-    top = nice(max(sums, default=0))
-    width = (WIDTH - LEFT - RIGHT) / count
-    bottom = HEIGHT - BOTTOM
-    parts = _frame(top, labels, "")
-    for place in range(len(labels)):
-        y = bottom
-        for row in rows:
-            value = row.values[place] or 0
-            if value <= 0:
-                continue
-            height = value / top * (bottom - TOP)
-            y -= height
-            parts.append(
-                Markup(
-                    '<rect class="{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" rx="1"/>'
-                ).format(row.tone, LEFT + place * width + width * 0.1, y, width * 0.8, max(height, 0.8))
-            )
-    picture = _svg(parts, summary, _plot(count))
-    return Chart(title, summary, picture, rows, labels, **{"kind": "bars", **more})
+    solid = [ChartRow(row.name, row.tone, row.values, "bars") for row in rows]
+    return drawn(title, solid, labels, summary, **more)
 
 
 def lines(
+    title: str, rows: Sequence[ChartRow], labels: Sequence[str], summary: str, **more: Any
+) -> Chart:
+    """One line for each series; gaps stay gaps."""
+    return drawn(title, rows, labels, summary, **more)
+
+
+def drawn(
     title: str,
     rows: Sequence[ChartRow],
     labels: Sequence[str],
     summary: str,
     *,
     unit: str = "",
+    times: Sequence[int] = (),
+    aim: float | None = None,
     **more: Any,
 ) -> Chart:
-    """One line for each series; gaps stay gaps."""
+    """A chart of lines, areas and bars over the same moments; bars stand on each other."""
     count = max(len(labels), 1)
-    found = [value for row in rows for value in row.values if value is not None]
-    top = nice(max(found, default=0), unit)
-    bottom = HEIGHT - BOTTOM
-    step = (WIDTH - LEFT - RIGHT) / count
-    parts = _frame(top, labels, unit)
-    for row in rows:
-        pen, path = "M", []
-        for place, value in enumerate(row.values):
-            if value is None:
-                pen = "M"
-                continue
-            x = LEFT + (place + 0.5) * step
-            y = bottom - min(value / top, 1.0) * (bottom - TOP)
-            path.append(f"{pen}{x:.1f} {y:.1f}")
-            pen = "L"
-            is_alone = (place == 0 or row.values[place - 1] is None) and (
-                place + 1 >= len(row.values) or row.values[place + 1] is None
-            )
-            if is_alone:  # a line needs two points
+    solid = [row for row in rows if row.look == "bars"]
+    sums = [sum(row.values[n] or 0 for row in solid) for n in range(len(labels))]
+    found = [value for row in rows if row.look != "bars" for value in row.values if value is not None]
+    highest = max([*sums, *found, aim or 0.0], default=0.0)
+    marks = ticks(highest, unit)
+    step, bottom = (WIDTH - LEFT - RIGHT) / count, HEIGHT - BOTTOM
+    parts = _frame(marks, labels, times, unit)
+
+    def height(value: float) -> float:
+        return min(value / marks[-1], 1.0) * (bottom - TOP)
+
+    for place in range(len(labels)) if solid else ():
+        y = bottom
+        for row in solid:
+            value = row.values[place] or 0
+            if value > 0:
+                y -= height(value)
                 parts.append(
-                    Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="2.5"/>').format(
-                        row.tone, x, y
+                    Markup(
+                        '<rect class="{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/>'
+                    ).format(
+                        row.tone,
+                        LEFT + place * step + step * 0.1,
+                        y,
+                        step * 0.8,
+                        max(height(value), 0.8),
                     )
                 )
-        if path:
-            parts.append(Markup('<path class="line {}" d="{}"/>').format(row.tone, "".join(path)))
-    return Chart(title, summary, _svg(parts, summary, _plot(count)), rows, labels, unit, **more)
+    for row in rows:
+        if row.look != "bars":
+            parts += _line(row, step, bottom, height)
+    if aim is not None:
+        y = bottom - height(aim)
+        parts.append(
+            Markup('<line class="aim" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
+                LEFT, WIDTH - RIGHT, y, y
+            )
+        )
+    return Chart(title, summary, _svg(parts, summary), rows, labels, unit, tuple(times), aim, **more)
+
+
+def _line(row: ChartRow, step: float, bottom: float, height: Callable[[float], float]) -> list[Markup]:
+    parts, pieces = [], list[list[tuple[float, float]]]([[]])
+    for place, value in enumerate(row.values):
+        if value is None:
+            pieces.append([])
+        else:
+            pieces[-1].append((LEFT + (place + 0.5) * step, bottom - height(value)))
+    for piece in pieces:
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in piece)
+        if len(piece) == 1:  # a line needs two points
+            parts.append(
+                Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="2.5"/>').format(
+                    row.tone, *piece[0]
+                )
+            )
+        elif piece:
+            if row.look == "area":
+                parts.append(
+                    Markup('<path class="area {}" d="M{:.1f} {:.1f}L{}L{:.1f} {:.1f}Z"/>').format(
+                        row.tone, piece[0][0], bottom, path, piece[-1][0], bottom
+                    )
+                )
+            parts.append(Markup('<path class="line {}" d="M{}"/>').format(row.tone, path))
+    return parts
 
 
 def spark(values: Sequence[float], title: str) -> Markup:
@@ -220,12 +292,46 @@ def spark(values: Sequence[float], title: str) -> Markup:
     top = max([*values, 1.0])
     step = width / max(len(values), 1)
     parts = [
-        Markup(
-            '<rect class="tone-completed" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/>'
-        ).format(place * step, height - value / top * height, max(step - 0.8, 0.8), value / top * height)
+        Markup('<rect class="tone-ready" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/>').format(
+            place * step, height - value / top * height, max(step - 0.8, 0.8), value / top * height
+        )
         for place, value in enumerate(values)
         if value > 0
     ]
     return Markup(
         '<svg class="spark" viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">{}</svg>'
     ).format(width, height, title, Markup("").join(parts))
+
+
+def spark_line(values: Sequence[float], title: str, tone: str = "ready") -> Markup:
+    """A line for a cell of a table."""
+    width, height = 72.0, 18.0
+    top = max([*values, 1.0]) * 1.15
+    step = width / max(len(values) - 1, 1)
+    path = "L".join(
+        f"{n * step:.1f} {height - 1 - value / top * (height - 2):.1f}" for n, value in enumerate(values)
+    )
+    return Markup(
+        '<svg class="spark tone-{}" viewBox="0 0 {:g} {:g}" preserveAspectRatio="none" role="img" '
+        'aria-label="{}">{}</svg>'
+    ).format(tone, width, height, title, Markup('<path d="M{}"/>').format(path) if path else "")
+
+
+def trend(values: Sequence[float], title: str, tone: str = "dead") -> Markup:
+    """Bars on a line: how often something happened in each hour."""
+    width, height = 96.0, 24.0
+    top, step = max([*values, 1.0]), width / max(len(values), 1)
+    parts = [
+        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
+            place * step,
+            height - 1 - value / top * (height - 3),
+            max(step - 1, 1),
+            value / top * (height - 3),
+        )
+        for place, value in enumerate(values)
+        if value > 0
+    ]
+    return Markup(
+        '<svg class="trend tone-{}" viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">'
+        '<path d="M0 {:.1f}H{:g}"/>{}</svg>'
+    ).format(tone, width, height, title, height - 0.5, width, Markup("").join(parts))

@@ -58,6 +58,7 @@ THEME_COOKIE, ZONE_COOKIE = "winch-theme", "winch-zone"
 DID = {
     "cancelled": "The job is cancelled; a running job is asked to stop.",
     "retried": "The job is ready to run now.",
+    "replayed": "The job is ready to run again.",
     "deleted": "The job is deleted.",
     "paused": "The queue is paused: running jobs continue, and no new ones are claimed.",
     "resumed": "The queue is resumed.",
@@ -93,6 +94,8 @@ DID = {
     "schedule-removed": "The schedule is removed; its jobs stay.",
     "revoked": "The token is revoked.",
     "enqueued": "The job is enqueued.",
+    "view-saved": "The view is saved.",
+    "view-removed": "The view is removed.",
     "out": "You are logged out.",
 }
 

@@ -213,7 +213,7 @@ async def act(call: WebCall) -> Response:
         try:
             return await _replay(call, fingerprint, action)
         except (WinchError, Problem) as error:
-            call.is_done = False
+            call.is_preview = True
             return await group_page(call, error=getattr(error, "detail", str(error)))
     raise Problem(
         "invalid", "action must be one of open, ignored, resolved, note, preview, one, replay, discard"
@@ -238,7 +238,7 @@ async def _replay(call: WebCall, fingerprint: str, action: str) -> Response:
     done = await start_replay(call, body)
     if action != "preview":
         return go(call, f"/operations/{part(done.id)}")
-    call.is_done = False
+    call.is_preview = True
     rate = one(form, "rate")
     pace = _per_second(rate)
     takes = (done.matched - done.refused) / pace if pace else None

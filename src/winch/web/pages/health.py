@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from urllib.parse import quote
 
 from winch.core.lifecycle import JobState
 from winch.core.policy.alerting import AlertRules
 from winch.engine.observe.alerts import KeptAlert
-from winch.engine.observe.throughput import Series
+from winch.engine.observe.throughput import Series, percentile
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web.draw.pieces import Finding, Health
-from winch.web.pages.show import clock, first_line, span
+from winch.web.pages.show import clock, first_line, short_name, span
 
 MOST = 3
 # Without rules of its own, a job that waits longer than this is late.
@@ -38,15 +40,15 @@ def health_of(
     """What a reader has to know first; the worst of it comes first."""
     late = rules.oldest or LATE
     found = [
-        *_of_queues(queues, sessions, now, late, link),
+        *_of_queues(queues, sessions, recent, now, late, link),
         *_of_groups(groups, now, link),
         *_of_workers(sessions, now, link),
         *_of_tasks(recent, {group.task for group in groups if now - group.last_at < LATELY}, link),
     ]
     found += _of_alerts(alerts, found, link)
-    found.sort(key=lambda one: -one.weight)
-    on_time = sum(1 for queue in queues if not _is_behind(queue, now, late))
-    note = _counted(on_time, len(queues))
+    found = _varied(found)
+    behind = sum(1 for one in found if one.icon in ("clock", "workers", "paused") and one.weight >= 60)
+    note = _counted(max(len(queues) - behind, 0), len(queues))
     if not found:
         return Health("All is well", note, "good")
     number = len(found)
@@ -55,6 +57,17 @@ def health_of(
     look = "wrong" if any(one.look == "dead" for one in shown) else "warning"
     more = number - len(shown)
     return Health(verdict, note, look, shown, more, link("/", findings="all") if more else "")
+
+
+def _varied(found: list[Finding]) -> list[Finding]:
+    """Worst first, but the second of a kind counts for less: three findings should be three problems."""
+    found.sort(key=lambda one: -one.weight)
+    seen: Counter[str] = Counter()
+    ranked = []
+    for one in found:
+        ranked.append((one.weight - 30 * seen[one.icon], one))
+        seen[one.icon] += 1
+    return [one for _, one in sorted(ranked, key=lambda pair: -pair[0])]
 
 
 def _counted(on_time: int, number: int) -> str:
@@ -69,14 +82,10 @@ def _jobs(number: int) -> str:
     return "1 job waits" if number == 1 else f"{number:,} jobs wait"
 
 
-def _is_behind(queue: QueueInfo, now: datetime, late: timedelta) -> bool:
-    oldest = queue.oldest_ready_at
-    return oldest is not None and now - oldest > late
-
-
 def _of_queues(
     queues: Iterable[QueueInfo],
     sessions: Sequence[SessionInfo],
+    recent: Series,
     now: datetime,
     late: timedelta,
     link: Link,
@@ -84,8 +93,8 @@ def _of_queues(
     for queue in queues:
         ready = queue.counts.get(JobState.READY, 0)
         oldest = queue.oldest_ready_at
-        waits = None if oldest is None else now - oldest
-        where = link(f"/queues/{queue.name}")
+        waits = timedelta(0) if oldest is None else now - oldest
+        where = link(f"/queues/{quote(queue.name, safe='')}")
         if not ready:
             continue
         if queue.paused_at is not None:
@@ -97,12 +106,20 @@ def _of_queues(
         elif not queue.sessions:
             what = f"No worker serves {queue.name}: {_jobs(ready)}"
             why = f"start one with winch worker -Q {queue.name}"
-            if waits is not None and waits > late:
+            if waits > late:
                 why = f"the oldest for {span(waits)}; {why}"
             yield Finding(what, why, "See the queue", where, 85, "workers", "blocked")
-        elif waits is not None and waits > late:
-            what = f"{queue.name} is late: {span(waits)}, objective {span(late)}"
-            yield Finding(what, *_held_by(queue, sessions, link), 80, "clock", "retrying")
+        else:
+            # Jobs that have started lately waited so long; the oldest that has not may wait longer.
+            usual = percentile(recent.total(_of(queue.name)).wait, 0.95)
+            worst = max(waits, timedelta(seconds=usual or 0.0))
+            if worst > late:
+                what = f"{queue.name} is late: {span(worst)}, objective {span(late)}"
+                yield Finding(what, *_held_by(queue, sessions, link), 80, "clock", "retrying")
+
+
+def _of(wanted: str) -> Callable[[str, str], bool]:
+    return lambda queue, _: queue == wanted
 
 
 def _held_by(queue: QueueInfo, sessions: Sequence[SessionInfo], link: Link) -> tuple[str, str, str]:
@@ -131,7 +148,11 @@ def _of_groups(groups: Iterable[DeadGroup], now: datetime, link: Link) -> Iterab
         what = f"{number} of {group.task} died since {clock(group.first_at, '%H:%M')}"
         if now - group.first_at > timedelta(hours=20):
             what = f"{number} of {group.task} are dead, the last since {clock(group.last_at, '%H:%M')}"
-        why = f"{group.error_name}: {first_line(group.message, 100)}" if group.error_name else ""
+        why = (
+            f"{short_name(group.error_name)}: {first_line(group.message, 100)}"
+            if group.error_name
+            else ""
+        )
         weight = 90 + min(group.count, 900) // 100
         yield Finding(
             what,

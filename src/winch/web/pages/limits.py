@@ -112,11 +112,11 @@ async def act(call: WebCall) -> Response:
                     call, name, int(text) if is_int(text) else text, dry_run=action == "preview"
                 )
             except ConfigError as error:
-                call.is_done = False
+                call.is_preview = True
                 return await limits_page(call, value=text, error=str(error))
             if action == "set":
                 return go(call, back, did="limit-set")
-            call.is_done = False
+            call.is_preview = True
             return await limits_page(call, change, text)
         case "reset":
             await change_limit(call, name, None, dry_run=False)

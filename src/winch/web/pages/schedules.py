@@ -195,10 +195,10 @@ async def _backfill(call: WebCall, schedule: Schedule, *, is_preview: bool) -> R
             schedule.name, start, end, dry_run=is_preview, rate=rate
         )
     except ConfigError as error:
-        call.is_done = False
+        call.is_preview = True
         return await detail_page(call, error=str(error))
     if is_preview:
-        call.is_done = False
+        call.is_preview = True
         return await detail_page(call, preview=done)
     call.note(
         schedule.name, start=start.isoformat(), end=end.isoformat(), enqueued=done.enqueued, rate=rate

@@ -121,6 +121,11 @@ def first_line(text: str | None, most: int = 200) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def short_name(name: str) -> str:
+    """The last part of a dotted name: `CardDeclined`."""
+    return name.rpartition(".")[2]
+
+
 def attempts(job: JobOut) -> str:
     return attempt_words(job.attempt, job.max_attempts, crashes=job.crashes, rescues=job.rescues)
 
@@ -147,6 +152,7 @@ def percent(value: float) -> str:
 
 
 FILTERS = {
+    "short_name": short_name,
     "attempts": attempts,
     "attempts_short": attempts_short,
     "clock": clock,

@@ -33,7 +33,7 @@ async def ask(
     name: str = "",
 ) -> Response:
     """The page that asks. It sends the same form again with `sure`; the audit gets no line before."""
-    call.is_done = False
+    call.is_preview = True
     given = fields
     if given is None:
         given = {key: values[0] for key, values in call.body.items() if key not in ("sure", "name")}

@@ -10,7 +10,7 @@
   if (!from) { toggle.hidden = true; return; }
 
   const LEAST = 2000; // between two looks at the server
-  const LONGEST = 15000; // without a message: times of the page grow old, too
+  let longest = 15000; // without a message: times of the page grow old, too
   let state = kept.get("live") === "off" ? "paused" : "on";
   let source = null;
   let timer = 0;
@@ -153,7 +153,10 @@
     source.addEventListener("queues", soon);
     source.addEventListener("job", soon);
     source.addEventListener("open", () => { if (state === "lost") soon(); });
-    source.addEventListener("error", () => { if (source.readyState === EventSource.CLOSED) source = null; });
+    source.addEventListener("error", () => { 
+      // Refused: a caller without the right to streams, or a server that has none. Then the page asks.
+      if (source?.readyState === EventSource.CLOSED) { source = null; longest = 4000; }
+    });
   };
   const setState = (next) => {
     state = next;
@@ -167,7 +170,7 @@
   document.addEventListener("winch-live-toggle", () => setState(state === "paused" ? "on" : "paused"));
   document.addEventListener("visibilitychange", () => { connect(); if (!document.hidden) soon(); });
   // Without a message the page is read now and then: some figures change with time alone.
-  setInterval(() => { if (Date.now() - readAt > LONGEST) soon(); show(); }, 1000);
+  setInterval(() => { if (Date.now() - readAt > longest) soon(); show(); }, 1000);
   connect();
   show();
 })();

@@ -71,6 +71,28 @@
     });
   });
 
+  // -- what a link opens, and logs that follow ------------------------------------------------------
+  const openAt = (id) => {
+    const part = id && by(id);
+    if (part && part.tagName === "DETAILS") part.open = true;
+  };
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.("[data-open]");
+    if (!link) return;
+    openAt(link.dataset.open);
+    setTimeout(() => by(link.dataset.open)?.querySelector("textarea, input:not([type=hidden])")?.focus(), 0);
+  });
+  openAt(location.hash.slice(1));
+  const follow = () => document.querySelectorAll("[data-follow]").forEach((log) => {
+    if (log.dataset.held !== "yes") log.scrollTop = log.scrollHeight;
+  });
+  document.addEventListener("scroll", (event) => {
+    const log = event.target;
+    if (log.matches?.("[data-follow]")) log.dataset.held = log.scrollTop + log.clientHeight < log.scrollHeight - 8 ? "yes" : "";
+  }, true);
+  document.addEventListener("winch-patched", follow);
+  follow();
+
   // -- rows --------------------------------------------------------------------------------------
   let here = null;
   const rows = () => [...document.querySelectorAll("table.rows tbody tr[data-href]")];
@@ -101,6 +123,7 @@
       boxes().forEach((box) => { box.checked = event.target.checked; });
     }
     if (event.target.matches("#tick-all, td.c-tick input, td.tick input")) count();
+    if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
     if (event.target.id === "keys-off") kept.set("keys", event.target.checked ? "off" : "on");
   });
   let lastTick = null;
