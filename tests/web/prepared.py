@@ -238,7 +238,8 @@ async def _prepare(app: App, late: timedelta) -> dict[str, str]:
         params = ClaimParams(
             session=one.id, token=secrets.token_hex(16), queues=(queue,), limit=count, tasks=one.tasks
         )
-        return list(await driver.arun(driver.claim(params)))
+        claims: list[Any] = await driver.arun(driver.claim(params))
+        return claims
 
     async def finish(claims: list[Any], to: JobState, what: str, **more: Any) -> None:
         done = [Finish(id=one.id, token=one.token, to=to, what=what, **more) for one in claims]

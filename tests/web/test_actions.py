@@ -35,7 +35,7 @@ class Operator:
         assert answer.status_code == status, answer.text
         return _plain(answer.text)
 
-    def send(self, path: str, status: int = 303, **form: str) -> httpx.Response:
+    def send(self, path: str, status: int = 303, /, **form: str) -> httpx.Response:
         data = {"form_token": self._token, **form}
         answer = self.web.ask("POST", path, data=data, headers=HTML)
         assert answer.status_code == status, answer.text
@@ -49,7 +49,7 @@ class Operator:
 
     def lines(self) -> list[dict[str, Any]]:
         """The lines of the audit since the last look, oldest first."""
-        found = self.web.api("GET", "/audit?limit=200").json()["lines"][::-1]
+        found: list[dict[str, Any]] = self.web.api("GET", "/audit?limit=200").json()["lines"][::-1]
         new, self._seen = found[self._seen :], len(found)
         return new
 

@@ -26,6 +26,7 @@ from winch.web import search
 from winch.web.access import EVERY_NARROWING
 from winch.web.api.dead import mark_group, start_discard
 from winch.web.api.queues import marks_for, start_replay, visible_groups
+from winch.web.draw.frames import blocks
 from winch.web.draw.sparks import trend
 from winch.web.pages.base import go, link, one, page, part
 from winch.web.pages.show import short_name
@@ -136,7 +137,8 @@ async def group_page(call: WebCall, preview: dict[str, Any] | None = None, error
         marks=MARKS,
         trend=trend(values, f"{sum(values):,} died in {HOURS} hours") if values else "",
         lately=sum(values[-2:]) if values else 0,
-        sample=job_detail(sample),
+        sample=(detail := job_detail(sample)),
+        blocks=[] if detail.error is None else blocks(detail.error.traceback or detail.error.message),
         jobs=[job_out(job) for job in found.jobs[:15]],
         has_more=len(found.jobs) > 15,
         common=common([call.site.client.revealed(job) for job in found.jobs], await _workers(call)),

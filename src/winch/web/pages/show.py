@@ -137,11 +137,6 @@ def attempts_short(job: JobOut) -> str:
     return f"{job.attempt}/{job.max_attempts}" if job.max_attempts else str(job.attempt)
 
 
-def short_name(name: str) -> str:
-    """The last part of the name of an error: its module is for those who look closer."""
-    return name.rpartition(".")[2] or name
-
-
 def size(text: str | None) -> str:
     """A size with a space before its unit."""
     return re.sub(r"(?<=[0-9])(?=[A-Za-z])", " ", text or "")
@@ -157,7 +152,6 @@ FILTERS = {
     "attempts_short": attempts_short,
     "clock": clock,
     "percent": percent,
-    "short_name": short_name,
     "span": span,
     "ago": ago,
     "stamp": stamp,
