@@ -59,13 +59,13 @@ class Operator:
         assert (line["who"], line["via"]) == ("local", "dashboard")
         return line["action"], line["target"], line["detail"]
 
-    def kill(self, *amounts: float, message: str = "card declined") -> list[str]:
+    def kill(self, *amounts: float, queue: str = "cards") -> list[str]:
         """Dead jobs of one group."""
         ids = []
         for amount in amounts:
-            job = self.web.add.using(queue="cards").enqueue(int(amount), b=1)
-            [claim] = self.web.claim("cards")
-            error = {"type": "CardDeclined", "message": message}
+            job = self.web.add.using(queue=queue).enqueue(int(amount), b=1)
+            [claim] = self.web.claim(queue)
+            error = {"type": "CardDeclined", "message": "card declined"}
             body = {"token": claim["token"], "is_final": True, "error": error}
             assert self.web.api("POST", f"/jobs/{job.id}/fail", body).status_code == 200
             ids.append(job.id)
@@ -124,9 +124,9 @@ def test_a_purge_says_the_number_and_asks_for_the_name_above_a_hundred(op: Opera
     op.app.enqueue_many(op.web.add.using(queue="low").bind(n) for n in range(101))
     assert "101 jobs wait in this queue" in op.asks("/queues/low/purge")
     assert "Type low to go on." in op.asks("/queues/low/purge", sure="yes")
-    assert "Type low to go on." in op.asks("/queues/low/purge", sure="yes", name="lo")
+    assert "Type low to go on." in op.asks("/queues/low/purge", sure="yes", typed="lo")
     assert counts(op, "low")[JobState.READY] == 101
-    op.send("/queues/low/purge", sure="yes", name="low")
+    op.send("/queues/low/purge", sure="yes", typed="low")
     assert counts(op, "low") == {}
     assert op.line() == ("purge queue", "low", {"deleted": 101, "cancelled": 0})
     op.web.add.using(queue="low").enqueue(1)

@@ -42,8 +42,8 @@ def test_every_action_by_its_button(store: str, make_web: Callable[..., Web], br
             assert page.goto(address + path).status == 200
 
         def press(name: str, within: str = "main") -> None:
-            page.locator(within).get_by_role("button", name=name, exact=True).first.click()
-            page.wait_for_load_state()
+            with page.expect_navigation():
+                page.locator(within).get_by_role("button", name=name, exact=True).first.click()
 
         def done(action: str) -> None:
             found = [line["action"] for line in op.lines()]
@@ -110,7 +110,7 @@ def test_every_action_by_its_button(store: str, make_web: Callable[..., Web], br
         assert app.dead.groups() == []
         assert all('"b":9' in job.record.args for job in app.jobs.list(queue="cards", state="ready"))
         done("dead group")
-        op.kill(5)
+        op.kill(5, queue="other")
         go(f"/dead/{app.dead.groups()[0].fingerprint}")
         press("Discard 1…")
         press("Discard 1 job")
@@ -121,7 +121,7 @@ def test_every_action_by_its_button(store: str, make_web: Callable[..., Web], br
         op.lines()
         go("/limits?key=order")
         page.locator("tr", has_text="shop.add").locator("input[name=value]").fill("5")
-        page.locator("tr", has_text="shop.add").get_by_role("button", name="Preview").click()
+        press("Preview", "tr:has-text('shop.add')")
         press("Set it to 5")
         assert number_of("limit:shop.add") == 5
         done("limits")
@@ -130,8 +130,7 @@ def test_every_action_by_its_button(store: str, make_web: Callable[..., Web], br
         press("Hold its jobs")
         assert app.limits.breakers()[0].name == "stripe"
         done("limits")
-        page.locator("tr", has_text="stripe").get_by_role("button", name="Reset").click()
-        page.wait_for_load_state()
+        press("Reset", "tr:has-text('stripe')")
         done("limits")
         go("/limits?key=order")
         press("Release…")
@@ -161,8 +160,8 @@ def test_every_action_by_its_button(store: str, make_web: Callable[..., Web], br
         done("schedule")
         # Flows.
         go(f"/flows/{flow.id}")
-        page.locator("svg.dag a").nth(1).click()
-        page.wait_for_load_state()
+        with page.expect_navigation():
+            page.locator("svg.dag a").nth(1).click()
         press("Rerun from here")
         done("flow")
         press("Cancel flow…")
@@ -211,18 +210,17 @@ def test_commands_reach_a_worker_from_its_page(make_web: Callable[..., Web], bro
                 page.wait_for_timeout(100)
             page.goto(f"{address}/workers")
             page.locator("table.rows a.row-link").first.click()
-            page.get_by_role("button", name="Quiet", exact=True).click()
-            page.wait_for_load_state()
+            with page.expect_navigation(timeout=60_000):
+                page.get_by_role("button", name="Quiet", exact=True).click()
             assert "did=worker-quiet" in page.url, page.url
             for _ in range(150):  # the process reports within ten seconds
                 page.reload()
                 if page.get_by_role("button", name="Resume", exact=True).count():
                     break
                 page.wait_for_timeout(100)
-            page.get_by_role("button", name="Resume", exact=True).click()
-            page.wait_for_load_state()
-            page.get_by_role("button", name="Stacks", exact=True).click()
-            page.wait_for_load_state()
+            for name in ("Resume", "Stacks"):
+                with page.expect_navigation(timeout=60_000):
+                    page.get_by_role("button", name=name, exact=True).click()
             assert "Thread" in page.locator("pre.tall").inner_text()
     finally:
         runner._loop.call_soon_threadsafe(stop.set)

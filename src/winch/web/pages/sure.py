@@ -17,7 +17,7 @@ def is_sure(call: WebCall, *, count: int = 0, name: str = "") -> bool:
     """Whether the form was sent from the page that asks, with the name where one is asked for."""
     if one(call.body, "sure") != "yes":
         return False
-    return count <= MOST_UNNAMED or not name or one(call.body, "name") == name
+    return count <= MOST_UNNAMED or not name or one(call.body, "typed") == name
 
 
 async def ask(
@@ -36,7 +36,7 @@ async def ask(
     call.is_preview = True
     given = fields
     if given is None:
-        given = {key: values[0] for key, values in call.body.items() if key not in ("sure", "name")}
+        given = {key: values[0] for key, values in call.body.items() if key not in ("sure", "typed")}
     needs_name = count > MOST_UNNAMED and name != ""
     return await page(
         call,
