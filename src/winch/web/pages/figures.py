@@ -39,6 +39,7 @@ MOST_MOMENTS = 72
 MINUTES_FOR = 24 * 3600
 LONGEST = 35 * 86_400
 SHORTEST = 30
+AIM_SHOWN = 4
 
 
 class QueueSample(msgspec.Struct, frozen=True):
@@ -287,6 +288,12 @@ def wait_chart(series: Series, window: Window, group: str, aim: float | None) ->
                 ("p99", "tone-b", 0.99),
             )
         ]
+    highest = max((value for row in rows for value in row.values if value is not None), default=0.0)
+    if aim is not None and aim > AIM_SHOWN * highest:
+        note, aim = (
+            f"{note} · objective {span(aim)}".removeprefix(" · "),
+            None,
+        )  # it would press the lines flat
     middle, high = (percentile(total.wait, share) for share in (0.5, 0.95))
     summary = f"Half waited less than {span(middle)}, 95 % less than {span(high)}."
     return drawn(

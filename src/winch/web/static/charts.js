@@ -56,8 +56,9 @@
     if (unit === "s" && top > 1) step = TIMES.find((one) => one * 5 >= top) || 604800;
     else {
       const power = 10 ** Math.floor(Math.log10(top / 5));
-      step = power * STEPS.find((one) => one * power * 5 >= top * 0.999);
-      if (!unit && top >= 1) step = Math.max(step, 1);
+      let sizes = STEPS.map((one) => +(one * power).toPrecision(9));
+      if (!unit && top >= 1) sizes = sizes.filter(Number.isInteger);
+      step = sizes.find((one) => one * 5 >= top * 0.999) || 1;
     }
     const count = Math.max(Math.ceil(top / step - 0.001), 1);
     return [...Array(count + 1).keys()].map((n) => +(n * step).toPrecision(9));
