@@ -19,6 +19,7 @@ from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web import search
 from winch.web.draw.frames import blocks
 from winch.web.draw.icons import STATE_ICON, icon
+from winch.web.draw.pieces import Health
 from winch.web.pages import facets, figures
 from winch.web.pages.health import health_of
 from winch.web.pages.job import changes, restored
@@ -66,7 +67,7 @@ def health(
     sessions: tuple[SessionInfo, ...] = (),
     groups: tuple[DeadGroup, ...] = (),
     shows_all: bool = False,
-) -> object:
+) -> Health:
     return health_of(
         queues=queues, sessions=sessions, groups=groups, recent=Series(MINUTE, 0, [{}]), alerts=(),
         rules=AlertRules(), now=NOW, link=link, shows_all=shows_all,
@@ -284,7 +285,7 @@ def test_a_traceback_is_folded_to_the_readers_code() -> None:
     ]  # fmt: skip
     assert found[2].names == "httpx, httpcore"
     assert len(found[2].frames) == 3
-    assert found[1].frames[0].short == "shop/billing/tasks.py"
+    assert found[1].frames[0].short == "billing/tasks.py"
     hits = [frame.line for block in found for frame in block.frames if frame.is_last]
     assert hits == ["118", "131"]
     assert [block.kind for block in blocks("no traceback at all")] == ["cause"]

@@ -147,7 +147,7 @@
     });
     const high = () => ticks(topOf(columns(one.data).table, one.data.aim), data.unit).at(-1);
     const options = {
-      width: Math.max(box.clientWidth, 100), height: 168, legend: { show: false }, padding: [8, 10, 0, 0],
+      width: Math.max(box.clientWidth, 100), height: 168, legend: { show: false }, padding: [8, 20, 0, 0],
       tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), zone),
       cursor: {
         sync: { key: "winch", setSeries: false, scales: ["x", null] }, y: false, points: { size: 6 },
