@@ -55,6 +55,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     busy: int
 
 
+def busy_slots(sessions: Sequence[SessionInfo]) -> int:
+    """How many slots run a job. A worker may hold more jobs than that: it claims some ahead."""
+    return sum(min(session.running, session.slots) for session in sessions)
+
+
 def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float) -> KvRecord:
     """This minute's sample as a line of the books."""
     sample = Sample(
@@ -65,7 +70,7 @@ def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float
             for queue in queues[:200]
         },
         slots=sum(session.slots for session in sessions),
-        busy=sum(session.running for session in sessions),
+        busy=busy_slots(sessions),
     )
     return KvRecord(
         book=BACKLOG,
@@ -341,7 +346,12 @@ def ready_chart(samples: dict[int, Sample], window: Window, shift: int = 0) -> C
 def slots_chart(samples: dict[int, Sample], window: Window, shift: int = 0) -> Chart:
     found = [samples.get(n + shift) for n in range(window.moments)]
     rows = [
-        ChartRow("busy", "tone-a", [None if one is None else one.busy for one in found], "area"),
+        ChartRow(
+            "busy",
+            "tone-a",
+            [None if one is None else min(one.busy, one.slots) for one in found],
+            "area",
+        ),
         ChartRow("slots", "tone-ready", [None if one is None else one.slots for one in found]),
     ]
     known = [one for one in found if one is not None]

@@ -116,7 +116,7 @@ def _tiles(
     oldest = min((q.oldest_ready_at for q in queues if q.oldest_ready_at), default=None)
     waits = None if oldest is None else now - oldest
     slots = sum(session.slots for session in sessions)
-    busy = sum(session.running for session in sessions)
+    busy = figures.busy_slots(sessions)
     dead = counts.get(JobState.DEAD, 0)
     lately = sum(group.count for group in groups if now - group.last_at < timedelta(hours=1))
     run, wait = percentile(total.run, 0.95), percentile(total.wait, 0.95)
