@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from winch import App, Retry
-from winch.core.job import Failure
+from winch.core.job import Claim, Failure
 from winch.core.lifecycle import JobState
 from winch.engine.observe.throughput import BOUNDS, HOUR, MINUTE, TaskRate
 from winch.storage.kv_records import KvRecord
@@ -233,15 +233,15 @@ async def _prepare(app: App, late: timedelta) -> dict[str, str]:
         sessions[worker] = session
     by_queue = {queue: sessions[worker] for worker, _, queues, _ in WORKERS for queue in queues}
 
-    async def claim(queue: str, count: int) -> list[Any]:
+    async def claim(queue: str, count: int) -> list[Claim]:
         one = by_queue[queue]
         params = ClaimParams(
             session=one.id, token=secrets.token_hex(16), queues=(queue,), limit=count, tasks=one.tasks
         )
-        claims: list[Any] = await driver.arun(driver.claim(params))
-        return claims
+        found: list[Claim] = await driver.arun(driver.claim(params))
+        return found
 
-    async def finish(claims: list[Any], to: JobState, what: str, **more: Any) -> None:
+    async def finish(claims: list[Claim], to: JobState, what: str, **more: Any) -> None:
         done = [Finish(id=one.id, token=one.token, to=to, what=what, **more) for one in claims]
         for answer in await driver.arun(driver.finish(done)):
             assert answer is not None

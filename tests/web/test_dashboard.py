@@ -285,7 +285,7 @@ def test_a_traceback_is_folded_to_the_readers_code() -> None:
     ]  # fmt: skip
     assert found[2].names == "httpx, httpcore"
     assert len(found[2].frames) == 3
-    assert found[1].frames[0].short == "shop/billing/tasks.py"
+    assert found[1].frames[0].short == "billing/tasks.py"
     hits = [frame.line for block in found for frame in block.frames if frame.is_last]
     assert hits == ["118", "131"]
     assert [block.kind for block in blocks("no traceback at all")] == ["cause"]

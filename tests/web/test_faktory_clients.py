@@ -6,6 +6,7 @@ npm's faktory-worker, and pyfaktory and faktory of the Python index, each unmodi
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -54,7 +55,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path}/winch.db"
     elif request.param == "redis":
-        url = request.getfixturevalue("web_redis") + "?schema=faktory"
+        url = f"{request.getfixturevalue('web_redis')}?schema=faktory{secrets.token_hex(6)}"
     else:
         url = request.getfixturevalue("postgres_url")
     app = App(url)
@@ -209,17 +210,15 @@ def test_a_gateway_is_killed_while_jobs_run(app: App, programs: Programs) -> Non
             first_process.kill()
             first_process.wait()
             with gateway(app, first):
-                # What the first worker could not end stays reserved; shorter reservations than a minute
-                # are not Faktory's, so what was under way comes back by an operator's hand.
+                # What the first worker could not end stays reserved for its half hour: also a job whose
+                # FETCH the dead gateway could not answer.
                 wait_for_idle(app)
-                for job in app.jobs.list(state="running", limit=1000):
-                    app.jobs.cancel(job.id)
                 done = len(app.jobs.list(state="completed", limit=1000))
                 held = len(app.jobs.list(state="running", limit=1000))
                 assert done + held == 400
                 assert held <= 5, "at most the slots of the worker whose gateway died"
         starts = {line for line in programs.notes() if line.startswith("start bulk")}
-        assert len(starts) == 400, "every job was begun"
+        assert len(starts) >= done, "every completed job was begun"
         assert all(programs.notes()[line] == 1 for line in starts), "none ran twice"
 
 

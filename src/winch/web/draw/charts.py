@@ -107,9 +107,10 @@ def ticks(top: float, unit: str = "") -> list[float]:
             step *= 2
     else:
         power = 10.0 ** math.floor(math.log10(top / MOST_TICKS))
-        step = next(one * power for one in _STEPS if one * power * MOST_TICKS >= top * 0.999)
-        if not unit:
-            step = max(step, 1.0) if top >= 1 else step
+        sizes = [one * power for one in _STEPS]
+        if not unit and top >= 1:  # a count has no halves
+            sizes = [one for one in sizes if one == int(one)] or [1.0]
+        step = next(one for one in sizes if one * MOST_TICKS >= top * 0.999)
     count = max(math.ceil(top / step - 0.001), 1)
     return [round(step * place, 9) for place in range(count + 1)]
 

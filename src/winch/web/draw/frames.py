@@ -36,7 +36,7 @@ class Frame:
     def short(self) -> str:
         """The last parts of the path: enough to know the file."""
         parts = re.split(r"[\\/]", self.path)
-        return "/".join(parts[-3:]) if len(parts) > 3 else self.path
+        return "/".join(parts[-2:])
 
 
 @dataclass

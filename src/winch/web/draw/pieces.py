@@ -20,7 +20,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthFinding:
     """One thing that is wrong: what, why, and the remedy with its address. A higher weight is worse."""
 
     what: str
@@ -39,6 +39,6 @@ class Health:
     verdict: str
     note: str
     look: str
-    findings: Sequence[Finding] = ()
+    findings: Sequence[HealthFinding] = ()
     more: int = 0
     more_href: str = ""

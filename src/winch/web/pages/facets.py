@@ -43,7 +43,7 @@ FIELDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Token:
+class SearchToken:
     """One word of the search. `q` is the search without it."""
 
     text: str
@@ -75,14 +75,14 @@ def search_of(filters: Mapping[str, str]) -> str:
     return joined([*words, *split(filters.get("q", ""))])
 
 
-def tokens(q: str) -> list[Token]:
+def tokens(q: str) -> list[SearchToken]:
     """The words of the search that name a field, each with what is left without it."""
     words = split(q)
     found = []
     for place, word in enumerate(words):
         name, colon, value = word.partition(":")
         rest = joined(words[:place] + words[place + 1 :])
-        found.append(Token(word, name if colon else "", value if colon else word, rest))
+        found.append(SearchToken(word, name if colon else "", value if colon else word, rest))
     return found
 
 

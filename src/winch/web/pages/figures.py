@@ -39,6 +39,7 @@ MOST_MOMENTS = 72
 MINUTES_FOR = 24 * 3600
 LONGEST = 35 * 86_400
 SHORTEST = 30
+AIM_SHOWN = 4
 
 
 class QueueSample(msgspec.Struct, frozen=True):
@@ -54,6 +55,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     busy: int
 
 
+def busy_slots(sessions: Sequence[SessionInfo]) -> int:
+    """How many slots run a job. A worker may hold more jobs than that: it claims some ahead."""
+    return sum(min(session.running, session.slots) for session in sessions)
+
+
 def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float) -> KvRecord:
     """This minute's sample as a line of the books."""
     sample = Sample(
@@ -64,7 +70,7 @@ def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float
             for queue in queues[:200]
         },
         slots=sum(session.slots for session in sessions),
-        busy=sum(session.running for session in sessions),
+        busy=busy_slots(sessions),
     )
     return KvRecord(
         book=BACKLOG,
@@ -287,6 +293,12 @@ def wait_chart(series: Series, window: Window, group: str, aim: float | None) ->
                 ("p99", "tone-b", 0.99),
             )
         ]
+    highest = max((value for row in rows for value in row.values if value is not None), default=0.0)
+    if aim is not None and aim > AIM_SHOWN * highest:
+        note, aim = (
+            f"{note} · objective {span(aim)}".removeprefix(" · "),
+            None,
+        )  # it would press the lines flat
     middle, high = (percentile(total.wait, share) for share in (0.5, 0.95))
     summary = f"Half waited less than {span(middle)}, 95 % less than {span(high)}."
     return drawn(
@@ -334,7 +346,12 @@ def ready_chart(samples: dict[int, Sample], window: Window, shift: int = 0) -> C
 def slots_chart(samples: dict[int, Sample], window: Window, shift: int = 0) -> Chart:
     found = [samples.get(n + shift) for n in range(window.moments)]
     rows = [
-        ChartRow("busy", "tone-a", [None if one is None else one.busy for one in found], "area"),
+        ChartRow(
+            "busy",
+            "tone-a",
+            [None if one is None else min(one.busy, one.slots) for one in found],
+            "area",
+        ),
         ChartRow("slots", "tone-ready", [None if one is None else one.slots for one in found]),
     ]
     known = [one for one in found if one is not None]

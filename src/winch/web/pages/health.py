@@ -13,7 +13,7 @@ from winch.core.policy.alerting import AlertRules
 from winch.engine.observe.alerts import KeptAlert
 from winch.engine.observe.throughput import Series, percentile
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
-from winch.web.draw.pieces import Finding, Health
+from winch.web.draw.pieces import Health, HealthFinding
 from winch.web.pages.show import clock, first_line, short_name, span
 
 MOST = 3
@@ -59,7 +59,7 @@ def health_of(
     return Health(verdict, note, look, shown, more, link("/", findings="all") if more else "")
 
 
-def _varied(found: list[Finding]) -> list[Finding]:
+def _varied(found: list[HealthFinding]) -> list[HealthFinding]:
     """Worst first, but the second of a kind counts for less: three findings should be three problems."""
     found.sort(key=lambda one: -one.weight)
     seen: Counter[str] = Counter()
@@ -89,7 +89,7 @@ def _of_queues(
     now: datetime,
     late: timedelta,
     link: Link,
-) -> Iterable[Finding]:
+) -> Iterable[HealthFinding]:
     for queue in queues:
         ready = queue.counts.get(JobState.READY, 0)
         oldest = queue.oldest_ready_at
@@ -102,20 +102,20 @@ def _of_queues(
             if queue.pause_reason:
                 reason = f"{first_line(queue.pause_reason, 80)}, {reason}"
             what = f"{queue.name} is paused: {_jobs(ready)}"
-            yield Finding(what, reason, "Resume it", where, 60, "paused", "paused")
+            yield HealthFinding(what, reason, "Resume it", where, 60, "paused", "paused")
         elif not queue.sessions:
             what = f"No worker serves {queue.name}: {_jobs(ready)}"
             why = f"start one with winch worker -Q {queue.name}"
             if waits > late:
                 why = f"the oldest for {span(waits)}; {why}"
-            yield Finding(what, why, "See the queue", where, 85, "workers", "blocked")
+            yield HealthFinding(what, why, "See the queue", where, 85, "workers", "blocked")
         else:
             # Jobs that have started lately waited so long; the oldest that has not may wait longer.
             usual = percentile(recent.total(_of(queue.name)).wait, 0.95)
             worst = max(waits, timedelta(seconds=usual or 0.0))
             if worst > late:
                 what = f"{queue.name} is late: {span(worst)}, objective {span(late)}"
-                yield Finding(what, *_held_by(queue, sessions, link), 80, "clock", "retrying")
+                yield HealthFinding(what, *_held_by(queue, sessions, link), 80, "clock", "retrying")
 
 
 def _of(wanted: str) -> Callable[[str, str], bool]:
@@ -140,7 +140,7 @@ def _held_by(queue: QueueInfo, sessions: Sequence[SessionInfo], link: Link) -> t
     return f"{ready:,} jobs are ready; {free}", "See the queue", link(f"/queues/{queue.name}")
 
 
-def _of_groups(groups: Iterable[DeadGroup], now: datetime, link: Link) -> Iterable[Finding]:
+def _of_groups(groups: Iterable[DeadGroup], now: datetime, link: Link) -> Iterable[HealthFinding]:
     for group in groups:
         if now - group.last_at > LATELY:
             continue
@@ -154,7 +154,7 @@ def _of_groups(groups: Iterable[DeadGroup], now: datetime, link: Link) -> Iterab
             else ""
         )
         weight = 90 + min(group.count, 900) // 100
-        yield Finding(
+        yield HealthFinding(
             what,
             why,
             "Review the group",
@@ -165,44 +165,48 @@ def _of_groups(groups: Iterable[DeadGroup], now: datetime, link: Link) -> Iterab
         )
 
 
-def _of_workers(sessions: Sequence[SessionInfo], now: datetime, link: Link) -> Iterable[Finding]:
+def _of_workers(sessions: Sequence[SessionInfo], now: datetime, link: Link) -> Iterable[HealthFinding]:
     for one in sessions:
         if one.lease_until < now:
             what = f"Worker {one.worker} is lost: no sign of it for {span(now - one.lease_until)}"
             jobs = "its job is" if one.running == 1 else f"its {one.running:,} jobs are"
-            yield Finding(what, f"{jobs} taken back and run elsewhere", "See the worker",
+            yield HealthFinding(what, f"{jobs} taken back and run elsewhere", "See the worker",
                           link("/workers"), 75, "lost", "lost")  # fmt: skip
     releases = sorted({one.release for one in sessions if _is_release(one.release)})
     if len(releases) > 1:
         what = f"Workers run {len(releases)} releases: {', '.join(releases[:4])}"
         why = "finish the deployment, or roll it back"
-        yield Finding(what, why, "See the workers", link("/workers"), 20, "workers", "retrying")
+        yield HealthFinding(what, why, "See the workers", link("/workers"), 20, "workers", "retrying")
 
 
 def _is_release(text: str) -> bool:
     return bool(text) and not text.startswith("http:")
 
 
-def _of_tasks(recent: Series, dying: set[str], link: Link) -> Iterable[Finding]:
+def _of_tasks(recent: Series, dying: set[str], link: Link) -> Iterable[HealthFinding]:
     for task, rate in recent.by_task().items():
         share = rate.broken / rate.ended if rate.ended else 0.0
         if task in dying or rate.ended < LEAST_ATTEMPTS or share < FAILING:
             continue
         what = f"{task} fails: {share:.0%} of {rate.ended:,} attempts in 5 minutes"
         where = link("/jobs", q=f"task:{task} state:retrying")
-        yield Finding(what, "its jobs are tried again", "See them", where, 70, "retrying", "retrying")
+        yield HealthFinding(
+            what, "its jobs are tried again", "See them", where, 70, "retrying", "retrying"
+        )
 
 
 # Rules that the findings above cover with more to say.
 _COVERED = frozenset({"workers", "oldest", "dead", "failures"})
 
 
-def _of_alerts(alerts: Iterable[KeptAlert], found: Sequence[Finding], link: Link) -> list[Finding]:
+def _of_alerts(
+    alerts: Iterable[KeptAlert], found: Sequence[HealthFinding], link: Link
+) -> list[HealthFinding]:
     """What else fires: schedules that are late, a backlog, an old transaction."""
     places = {"depth": "/queues", "schedules": "/schedules", "dead_letters": "/dead"}
-    said = " ".join(one.what for one in found)
+    texts = " ".join(one.what for one in found)
     return [
-        Finding(
+        HealthFinding(
             _sentence(one.alert.text),
             f"since {clock(one.since, '%H:%M')}",
             "See it",
@@ -210,7 +214,7 @@ def _of_alerts(alerts: Iterable[KeptAlert], found: Sequence[Finding], link: Link
             50,
         )
         for one in alerts
-        if one.alert.rule not in _COVERED or one.alert.target not in said
+        if one.alert.rule not in _COVERED or one.alert.target not in texts
     ]
 
 

@@ -140,7 +140,7 @@ def _toggled(columns: Sequence[str], name: str) -> str:
     return ".".join(one for one in COLUMNS if (one in columns) is not (one == name))
 
 
-def _is_about_states(words: Sequence[facets.Token]) -> bool:
+def _is_about_states(words: Sequence[facets.SearchToken]) -> bool:
     """Whether the store's counts by state are those of this search."""
     return all(word.name == "state" for word in words)
 
@@ -161,7 +161,7 @@ def _total(q: str, counts: Mapping[JobState, int], found: Found, cursor: str | N
     return f"{len(found.jobs):,}" if found.next is None else f"{len(found.jobs):,} or more"
 
 
-def _command(words: Sequence[facets.Token]) -> str:
+def _command(words: Sequence[facets.SearchToken]) -> str:
     """The same list on the command line, where it knows all the words; else of the API."""
     known = ("state", "queue", "task", "tag")
     if all(word.name in known for word in words):

@@ -116,14 +116,14 @@ def _tiles(
     oldest = min((q.oldest_ready_at for q in queues if q.oldest_ready_at), default=None)
     waits = None if oldest is None else now - oldest
     slots = sum(session.slots for session in sessions)
-    busy = sum(session.running for session in sessions)
+    busy = figures.busy_slots(sessions)
     dead = counts.get(JobState.DEAD, 0)
     lately = sum(group.count for group in groups if now - group.last_at < timedelta(hours=1))
     run, wait = percentile(total.run, 0.95), percentile(total.wait, 0.95)
     share, usual = _share(total), _share(over)
     minutes = f"mean of {RECENT} minutes"
     return [
-        Tile("Processed", f"{total.ended / RECENT:,.0f}", "/min", minutes, id="processed"),
+        Tile("Processed", f"{total.ended / _minutes():,.0f}", "/min", minutes, id="processed"),
         Tile("Failed attempts", "–" if share is None else f"{share:.1f}", "" if share is None else "%",
              minutes if share is None or usual is None else f"{usual:.1f} % over the range",
              "bad" if share is not None and share >= 10 else "",
@@ -140,6 +140,11 @@ def _tiles(
              "kept until you act" if dead else "nothing is dead",
              look="bad" if lately else "", href=to("/dead"), id="dead"),
     ]  # fmt: skip
+
+
+def _minutes() -> float:
+    """How long the key figures are of: the last minute is not over."""
+    return RECENT - 1 + max(time.time() % 60, 5) / 60
 
 
 def _parts(text: str) -> tuple[str, str]:
@@ -191,13 +196,13 @@ def _queues(
         wait = percentile(rate.wait, 0.95)
         is_late = oldest is not None and oldest > late
         grows = len(depths) > 8 and depths[-1] > 2 * max(sum(depths[-9:-4]) / 5, 10)
-        drains, sign = _drains(queue, ready, rate.ended / RECENT, grows=grows)
+        drains, sign = _drains(queue, ready, rate.ended / _minutes(), grows=grows)
         weight = 4.0 * (sign == "workers") + 3.0 * is_late + 2.0 * (drains == "growing")
         words = f"{ready:,} ready now, at most {max(depths, default=ready):,} in this range"
         rows.append(
             QueueRow(
                 queue=queue,
-                out=rate.ended / RECENT,
+                out=rate.ended / _minutes(),
                 picture=spark_line(depths[-60:], words, "dead" if grows or is_late else "ready"),
                 wait=wait,
                 is_late=is_late,

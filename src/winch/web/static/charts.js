@@ -56,8 +56,9 @@
     if (unit === "s" && top > 1) step = TIMES.find((one) => one * 5 >= top) || 604800;
     else {
       const power = 10 ** Math.floor(Math.log10(top / 5));
-      step = power * STEPS.find((one) => one * power * 5 >= top * 0.999);
-      if (!unit && top >= 1) step = Math.max(step, 1);
+      let sizes = STEPS.map((one) => +(one * power).toPrecision(9));
+      if (!unit && top >= 1) sizes = sizes.filter(Number.isInteger);
+      step = sizes.find((one) => one * 5 >= top * 0.999) || 1;
     }
     const count = Math.max(Math.ceil(top / step - 0.001), 1);
     return [...Array(count + 1).keys()].map((n) => +(n * step).toPrecision(9));
@@ -146,7 +147,7 @@
     });
     const high = () => ticks(topOf(columns(one.data).table, one.data.aim), data.unit).at(-1);
     const options = {
-      width: Math.max(box.clientWidth, 100), height: 168, legend: { show: false }, padding: [8, 10, 0, 0],
+      width: Math.max(box.clientWidth, 100), height: 168, legend: { show: false }, padding: [8, 20, 0, 0],
       tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), zone),
       cursor: {
         sync: { key: "winch", setSeries: false, scales: ["x", null] }, y: false, points: { size: 6 },
