@@ -101,7 +101,7 @@ class Dead:
         arguments, checked against the task; `patch` changes some of the arguments of each job, as a
         JSON merge patch. `force` skips the check for a task that is not registered here. `attempts` and
         `to_queue` replace their attempts and their queue. `limit` replays so many of them, the newest
-        first. With `dry_run` nothing changes, and the counts say what would happen.
+        first. With `dry_run` nothing changes, and the counts are those of a replay.
         `rate` ("100/s") adds pauses between small batches. The call returns when all are done.
         """
         which: JobFilter | Sequence[str]
@@ -152,7 +152,7 @@ class Dead:
         assignee: str | Unset | None = msgspec.UNSET,
         note: str | Unset | None = msgspec.UNSET,
     ) -> Operation[GroupMark]:
-        """Note who looks after a group of dead jobs, that it is ignored or resolved, or a text.
+        """Note the assignee of a group of dead jobs, its state, or a text.
 
         A resolved group is back when another job dies of the same error.
         """

@@ -29,8 +29,8 @@ MARKS: tuple[Mark, ...] = ("open", "ignored", "resolved")
 
 
 class GroupMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What people have noted about a group: its state, who looks after it, a note, who changed it last
-    and when.
+    """What people have noted about a group: its state, an assignee and a text. `by` and `at` are those
+    of the last change.
     """
 
     state: Mark = "open"

@@ -57,6 +57,8 @@ CACHE_SECONDS = 0.5
 CACHE_TIMES = 5
 # Figures beside the navigation need not be of this second.
 SHELL_SECONDS = 5.0
+# How long a page waits for the counts beside its navigation.
+SHELL_WAIT = 0.15
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Site:
         self.is_stopping: bool = False
         self._is_open = False
         self._opening = asyncio.Lock()
+        self._shell: dict[str, int] = {}
+        self._counting: asyncio.Task[None] | None = None
         self._cache: dict[str, tuple[float, Any]] = {}
         self.fleet: Fleet = Fleet()
         self.stored: Counter[tuple[str, str]] = Counter()
@@ -126,6 +130,8 @@ class Site:
 
     async def close(self) -> None:
         self.is_stopping = True
+        if self._counting is not None:
+            self._counting.cancel()
         if self._is_open:
             await self.operations.close()
 
@@ -182,7 +188,8 @@ class Site:
         return found
 
     async def shell_counts(self) -> dict[str, int]:
-        """How many queues, workers and dead letters there are: by the path of their page."""
+        """How many queues, workers and dead letters there are: by the path of their page. A store that
+        takes long to count them holds up no page: the numbers come with a later one."""
 
         async def read() -> dict[str, int]:
             return {
@@ -191,8 +198,15 @@ class Site:
                 "/dead": sum((await self.dead_letters()).values()),
             }
 
-        found: dict[str, int] = await self._cached("shell", read, SHELL_SECONDS)
-        return found
+        async def count() -> None:
+            self._shell = await self._cached("shell", read, SHELL_SECONDS)
+
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.create_task(count(), name="winch shell counts")
+        done, _ = await asyncio.wait([self._counting], timeout=SHELL_WAIT)
+        for task in done:
+            task.result()  # raises what the store raised
+        return self._shell
 
     async def last_event(self) -> int:
         """Where the stream of events stands now."""

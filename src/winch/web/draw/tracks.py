@@ -19,7 +19,7 @@ STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 4
 
 
 @dataclass(frozen=True)
-class Track:
+class NodeTrack:
     """One row: the node, its bars, and how long it took."""
 
     label: str
@@ -34,7 +34,7 @@ class Track:
 class Tracks:
     """The rows and the marks of their axis, from left to right."""
 
-    rows: Sequence[Track]
+    rows: Sequence[NodeTrack]
     marks: Sequence[str]
     is_cut: bool = False
 
@@ -84,7 +84,7 @@ def _track(
     link: Callable[[str], str],
     today: float | None,
     marks: int,
-) -> Track:
+) -> NodeTrack:
     parts = [
         Markup('<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="0" y2="24"/>').format(x, x)
         for x in (WIDE * n / max(marks - 1, 1) for n in range(marks))
@@ -115,7 +115,7 @@ def _track(
         starts = [job.claimed_at for job in begun if job.claimed_at is not None]
         spent = max(_end(job, now) for job in begun) - min(starts)
     took = "–" if spent is None else span(spent)
-    return Track(node.title, link(node.name), node.state, took, lane, node.is_critical)
+    return NodeTrack(node.title, link(node.name), node.state, took, lane, node.is_critical)
 
 
 def _bar(tone: str, left: float, right: float, y: int, tall: int) -> Markup:
