@@ -53,6 +53,6 @@ GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {w
 GRANT SELECT
     ON {schema}.job, {schema}.archive, {schema}.session, {schema}.queue, {schema}.job_event, {schema}.schedule,
         {schema}.schedule_run, {schema}.declaration, {schema}.schedule_in_effect, {schema}.book_line,
-        {schema}.gate, {schema}.permit, {schema}.limit_set,
+        {schema}.gate, {schema}.permit, {schema}.limit_set, {schema}.unique_key,
         {schema}.waiting, {schema}.backlog, {schema}.lease, {schema}.claimed
     TO {reader};
