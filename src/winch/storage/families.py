@@ -485,8 +485,9 @@ class MoveVerbs(Protocol):
     ) -> Verb[bool]:
         """Store the jobs of a parcel as they are, each as `arriving` has it, and wake their workers.
         False where a parcel with this number or a higher one has come before: nothing is changed. A job
-        whose id is there stays as it is there. One whose unique key another job holds comes without the key.
-        Numbers of FIFO members that this store draws from now on are not less than its clock."""
+        whose id is there stays as it is there. One whose unique key another job holds comes without
+        the key. Numbers of FIFO members that this store draws from now on are not less than its
+        clock."""
         ...
 
     def move_done(self, move: str, number: int) -> Verb[None]:

@@ -1,0 +1,453 @@
+"""Two stores as one, for producers and workers of the store that is left.
+
+Every verb goes to the source but for those that a move concerns: an enqueue goes where the route says,
+and a job is looked for in both stores. What a running job does for its claim stays in the source.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Sequence
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from winch.core.errors import ConfigError
+from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
+from winch.core.lifecycle import JobState
+from winch.core.policy.unique import Duplicate
+from winch.engine.base.operation import Sleep
+from winch.engine.moving.route import IDLE_LAG, LAG, LONGEST_HOLD, Route, Step, look, swap
+from winch.storage.decide.unique import Holder, takes_over
+from winch.storage.decide.waits import Sent
+from winch.storage.params import Acted, ClaimRef, Ending, Enqueued, Facts, NewJob, Wait
+from winch.storage.parcels import Parcel
+from winch.storage.protocol import Driver
+from winch.storage.verbs import Sending, Unhurried, Verb
+
+T = TypeVar("T")
+log: logging.Logger = logging.getLogger("winch")
+# How long a caller waits before it looks again for a job that is on its way, or at a held route.
+PAUSE = 0.01
+# So often a job is looked for that is in neither store: it is on its way for a moment only.
+LOOKS = 500
+
+Plan = Generator[Any, Any, T]
+
+
+class RoutedVerb(Verb[T], frozen=True):
+    """A verb for two stores: what to send where. `plain` is the same for the source alone."""
+
+    plan: Callable[[], Plan[Any]] = NotImplemented
+    plain: Verb[Any] | None = None
+
+
+class On(msgspec.Struct, frozen=True):
+    """A verb, and the store that carries it out."""
+
+    driver: Driver
+    verb: Verb[Any]
+
+
+class RoutedDriver:
+    """A driver that knows the store to which its jobs may move."""
+
+    def __init__(
+        self, source: Driver, target: Driver, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.source = source
+        self.target = target
+        self._monotonic = monotonic
+        self._route: Route | None = None
+        self._read_at = float("-inf")
+        self._hold: tuple[str, float] | None = None
+        self._is_target: str | None = None
+        self._is_strange = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def run(self, verb: Verb[T]) -> T:
+        if not isinstance(verb, RoutedVerb):
+            return self.source.run(verb)
+        answer: Any = None
+        error: Exception | None = None
+        plan = verb.plan()
+        while True:
+            try:
+                step = plan.throw(error) if error is not None else plan.send(answer)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer, error = None, None
+            try:
+                if isinstance(step, Sleep):
+                    time.sleep(step.seconds)
+                else:
+                    answer = step.driver.run(step.verb)
+            except Exception as raised:  # the plan decides
+                error = raised
+
+    async def arun(self, verb: Verb[T]) -> T:
+        if not isinstance(verb, RoutedVerb):
+            return await self.source.arun(verb)
+        import asyncio
+
+        answer: Any = None
+        error: Exception | None = None
+        plan = verb.plan()
+        while True:
+            try:
+                step = plan.throw(error) if error is not None else plan.send(answer)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer, error = None, None
+            try:
+                if isinstance(step, Sleep):
+                    await asyncio.sleep(step.seconds)
+                else:
+                    answer = await step.driver.arun(step.verb)
+            except Exception as raised:  # the plan decides
+                error = raised
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        return Unhurried(self.run, verb) if isinstance(verb, RoutedVerb) else self.source.sending(verb)
+
+    def run_on(self, conn: object, verb: Verb[T]) -> T:
+        """In a caller's transaction everything is in the source: the next sweep moves its jobs."""
+        return self.source.run_on(conn, _plain(verb))
+
+    async def arun_on(self, conn: object, verb: Verb[T]) -> T:
+        return await self.source.arun_on(conn, _plain(verb))
+
+    def close(self) -> None:
+        self.source.close()
+        self.target.close()
+
+    async def aclose(self) -> None:
+        await self.source.aclose()
+        await self.target.aclose()
+
+    # -- the route ---------------------------------------------------------------------------------
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no move was under way a moment ago."""
+        return self._route is None and self._monotonic() - self._read_at < IDLE_LAG
+
+    def _current(self) -> Plan[Route | None]:
+        """The route, as new as it must be. One that is done stays so."""
+        route = self._route
+        if route is not None and route.step is Step.DONE:
+            return route
+        if self._monotonic() - self._read_at >= (IDLE_LAG if route is None else LAG):
+            began = self._monotonic()
+            route, _ = yield from _sent(self.source, look(self.source))
+            if route is not None and route.target != self._is_target:
+                _, self._is_target = yield from _sent(self.target, look(self.target))
+                if route.target != self._is_target:
+                    self._warn(route)
+                    route = None
+            self._route, self._read_at = route, began
+        return route
+
+    def _warn(self, route: Route) -> None:
+        if not self._is_strange:
+            self._is_strange = True
+            log.error(
+                "jobs of %s move to %s, but move_to names another store: new jobs stay here until the "
+                "move takes them along; set move_to to its target",
+                self.source.describe(),
+                route.address,
+            )
+
+    def _settled(self) -> Plan[Route | None]:
+        """The route once it is not held. A hold that lasts is of a mover that died: it is taken back."""
+        while True:
+            route = yield from self._current()
+            if route is None or not route.step.is_held:
+                self._hold = None
+                return route
+            if self._hold is None or self._hold[0] != route.nonce:
+                self._hold = route.nonce, self._monotonic()
+            if self._monotonic() - self._hold[1] > LONGEST_HOLD:
+                back = Step.FREE if route.step.is_back else Step.ANNOUNCED
+                yield from _sent(self.source, swap(self.source, route, route.changed(step=back)))
+            yield Sleep(PAUSE)
+            self._read_at = float("-inf")
+
+    def _both(self, route: Route) -> tuple[Driver, Driver]:
+        """The store that new jobs go to, and the other one."""
+        if route.step.to_target:
+            return self.target, self.source
+        return self.source, self.target
+
+    # -- enqueue -----------------------------------------------------------------------------------
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        plain = self.source.enqueue(jobs, is_repeat=is_repeat, now=now)
+        if self._is_idle:
+            return plain
+        return self._routed(plain, lambda: self._enqueue(jobs, plain, is_repeat, now))
+
+    def _routed(self, plain: Verb[T], plan: Callable[[], Plan[T]]) -> Verb[T]:
+        return RoutedVerb(plain.name, plain.steps, plain.is_read, plan=plan, plain=plain)
+
+    def _enqueue(
+        self, jobs: Sequence[NewJob], plain: Verb[list[Enqueued]], is_repeat: bool, now: datetime | None
+    ) -> Plan[list[Enqueued]]:
+        while True:
+            route = yield from self._settled()
+            moves = [route is not None and route.covers(job.queue) for job in jobs]
+            if route is None or not any(moves) or route.step is Step.ANNOUNCED:
+                answers: list[Enqueued] = yield On(self.source, plain)
+                return answers
+            to, other = self._both(route)
+            here = [job for job, is_moving in zip(jobs, moves, strict=True) if is_moving]
+            decided = yield from self._decided(here, to, other, route, is_repeat=is_repeat)
+            if decided is not None:
+                break
+            yield Sleep(PAUSE)
+        fresh = [job for job in here if job.id not in decided]
+        stored: dict[str, Enqueued] = dict(decided)
+        if fresh:
+            answers = yield On(to, to.enqueue(fresh, is_repeat=is_repeat, now=now))
+            stored |= {job.id: answer for job, answer in zip(fresh, answers, strict=True)}
+        if stay := [job for job, is_moving in zip(jobs, moves, strict=True) if not is_moving]:
+            answers = yield On(self.source, self.source.enqueue(stay, is_repeat=is_repeat, now=now))
+            stored |= {job.id: answer for job, answer in zip(stay, answers, strict=True)}
+        return [stored[job.id] for job in jobs]
+
+    def _decided(
+        self, jobs: Sequence[NewJob], to: Driver, other: Driver, route: Route, *, is_repeat: bool
+    ) -> Plan[dict[str, Enqueued] | None]:
+        """The answers for jobs that are, or whose keys are held, where new jobs do not go. A job goes
+        from there to the open parcel and then to `to`: it is looked for in this order, and `to` decides
+        last. None: a holder must come first that is still on its way."""
+        ids = [job.id for job in jobs if job.is_given_id or is_repeat]
+        keys = [job.unique_key for job in jobs if job.unique_key is not None]
+        if not ids and not keys:
+            return {}
+        known: set[str] = set()
+        held: dict[str, Holder] = {}
+        if ids:
+            found: list[Ending | None] = yield On(other, other.results(ids))
+            known = {one for one, ending in zip(ids, found, strict=True) if ending is not None}
+        if keys:
+            holders: list[Holder | None] = yield On(other, other.key_holders(keys))
+            held = {key: holder for key, holder in zip(keys, holders, strict=True) if holder is not None}
+        parcel: Parcel = yield On(other, other.move_out(_name(route), 0, ()))
+        known |= {job.id for job in parcel.jobs}
+        held |= {
+            job.unique_key: Holder(job.id, job.state)
+            for job in parcel.jobs
+            if job.unique_key is not None and not job.state.is_final
+        }
+        return _answers(jobs, known, held)
+
+    def enqueue_after(
+        self,
+        jobs: Sequence[NewJob],
+        waits: Sequence[tuple[str, Sequence[Wait]]],
+        *,
+        claim: ClaimRef | None = None,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        plain = self.source.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat, now=now)
+        if claim is not None or self._is_idle:
+            return plain
+
+        def plan() -> Plan[list[Enqueued] | None]:
+            route = yield from self._settled()
+            to = self.source
+            if route is not None and all(route.covers(job.queue) for job in jobs):
+                to = self._both(route)[0]
+            awaiting = {waiting for waiting, _ in waits} - {job.id for job in jobs}
+            if awaiting and to is self.target:  # a flow that has begun ends where it is
+                there: list[Ending | None] = yield On(self.source, self.source.results([*awaiting]))
+                to = self.source if any(there) else to
+            verb = to.enqueue_after(jobs, waits, is_repeat=is_repeat, now=now)
+            answers: list[Enqueued] | None = yield On(to, verb)
+            return answers
+
+        return self._routed(plain, plan)
+
+    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
+        plain = self.source.signal(name, payload, id=id, now=now)
+        if self._is_idle:
+            return plain
+
+        def plan() -> Plan[Sent]:
+            route = yield from self._settled()
+            first: Sent = yield On(self.source, plain)
+            if route is None or route.step is Step.ANNOUNCED:
+                return first
+            second: Sent = yield On(self.target, self.target.signal(name, payload, id=id, now=now))
+            return second if first.is_new else first
+
+        return self._routed(plain, plan)
+
+    # -- jobs by id --------------------------------------------------------------------------------
+
+    def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
+        return self._found(self.source.get(ids), ids, lambda store, some: store.get(some))
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        return self._found(self.source.results(ids), ids, lambda store, some: store.results(some))
+
+    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+        plain = self.source.explain(job_id, now=now)
+
+        def plan() -> Plan[Facts | None]:
+            found: Facts | None = yield On(self.source, plain)
+            if found is None and (yield from self._current()) is not None:
+                found = yield On(self.target, self.target.explain(job_id, now=now))
+            return found
+
+        return self._routed(plain, plan)
+
+    def _found(
+        self,
+        plain: Verb[list[T | None]],
+        ids: Sequence[str],
+        read: Callable[[Driver, Sequence[str]], Verb[list[T | None]]],
+    ) -> Verb[list[T | None]]:
+        def plan() -> Plan[list[T | None]]:
+            found: list[T | None] = yield On(self.source, plain)
+            route = None
+            if any(one is None for one in found):
+                route = yield from self._current()
+            if route is None:
+                return found
+            for _ in range(LOOKS):
+                left = [place for place, one in enumerate(found) if one is None]
+                if not left:
+                    break
+                # Both ways: a move may have gone back.
+                to, other = self._both(route)
+                parcel: Parcel = yield On(other, other.move_out(_name(route), 0, ()))
+                for store in (to, other):
+                    some = [ids[place] for place in left]
+                    more: list[T | None] = yield On(store, read(store, some))
+                    for place, one in zip(left, more, strict=True):
+                        found[place] = one
+                    left = [place for place, one in enumerate(found) if one is None]
+                    if not left:
+                        return found
+                if not {ids[place] for place in left} & {job.id for job in parcel.jobs}:
+                    break
+                yield Sleep(PAUSE)
+            return found
+
+        return self._routed(plain, plan)
+
+    def cancel(
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        return self._acted(ids, lambda s, some: s.cancel(some, by=by, reason=reason, now=now))
+
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
+        return self._acted(ids, lambda s, some: s.retry(some, by=by, changes=changes, now=now))
+
+    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        return self._acted(ids, lambda s, some: s.delete(some, by=by, now=now))
+
+    def _acted(
+        self, ids: Sequence[str], act: Callable[[Driver, Sequence[str]], Verb[list[Acted]]]
+    ) -> Verb[list[Acted]]:
+        plain = act(self.source, ids)
+
+        def plan() -> Plan[list[Acted]]:
+            acted: list[Acted] = yield On(self.source, plain)
+            left = [place for place, one in enumerate(acted) if one.state is None]
+            route = (yield from self._current()) if left else None
+            for _ in range(LOOKS):
+                if not left or route is None:
+                    break
+                other = self._both(route)[1]
+                parcel: Parcel = yield On(other, other.move_out(_name(route), 0, ()))
+                some = [ids[place] for place in left]
+                more: list[Acted] = yield On(self.target, act(self.target, some))
+                for place, one in zip(left, more, strict=True):
+                    acted[place] = one
+                left = [place for place in left if acted[place].state is None]
+                if not {ids[place] for place in left} & {job.id for job in parcel.jobs}:
+                    break
+                yield Sleep(PAUSE)
+            return acted
+
+        return self._routed(plain, plan)
+
+
+def routed(source: Driver, target: Driver) -> Driver:
+    """The source, for processes that know where its jobs may move."""
+    if source.describe() == target.describe():
+        raise ConfigError(f"move_to names the store that url names: {source.describe()}")
+    return cast(Driver, RoutedDriver(source, target))
+
+
+def _answers(
+    jobs: Sequence[NewJob], known: set[str], held: dict[str, Holder]
+) -> dict[str, Enqueued] | None:
+    """As storage/decide/unique.py has it, for holders that are not where the jobs go."""
+    answers: dict[str, Enqueued] = {}
+    is_refused = False
+    for job in jobs:
+        holder = None if job.unique_key is None else held.get(job.unique_key)
+        if job.id in known:
+            answers[job.id] = Enqueued(job.id, is_new=False)
+        elif holder is not None and holder.state is JobState.RUNNING:
+            if takes_over(job):
+                continue  # a running job does not hold the key against this one
+            answers[job.id] = Enqueued(job.id, is_new=False, holder=holder.id)
+            is_refused |= job.on_duplicate is not Duplicate.RETURN
+        elif holder is not None:
+            if job.on_duplicate is not Duplicate.RETURN:
+                return None
+            answers[job.id] = Enqueued(job.id, is_new=False, holder=holder.id)
+    if is_refused:
+        return {job.id: answers.get(job.id, Enqueued(job.id, is_new=False)) for job in jobs}
+    return answers
+
+
+def _name(route: Route) -> str:
+    """The name of a move's parcels in this direction."""
+    return parcels_of(route.move, is_back=route.step.is_back and not route.step.to_target)
+
+
+def parcels_of(move: str, *, is_back: bool) -> str:
+    """The name under which both stores number the parcels of a move in one direction."""
+    return f"{move}-back" if is_back else move
+
+
+def _plain(verb: Verb[T]) -> Verb[T]:
+    if isinstance(verb, RoutedVerb) and verb.plain is not None:
+        return verb.plain
+    return verb
+
+
+def _sent(driver: Driver, operation: Generator[Any, Any, T]) -> Plan[T]:
+    """The steps of an operation, each for this store."""
+    answer: Any = None
+    while True:
+        try:
+            step = operation.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        answer = yield On(driver, step)
