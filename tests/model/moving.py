@@ -83,7 +83,10 @@ class StoreMoveModel:
         self.scope = scope
 
     def initial(self) -> MoveState:
-        return MoveState(target_paused=self.design.target_waits)
+        begin = MoveState(target_paused=self.design.target_waits)
+        if self.scope.members == 1:  # order does not matter: the job is there already
+            return begin._replace(source=("waiting", ""), stored=1)
+        return begin
 
     def is_settled(self, state: MoveState) -> bool:
         return state.ended == frozenset(range(self.scope.members))
