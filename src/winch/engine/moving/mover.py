@@ -102,9 +102,13 @@ class Mover:
         if self._renewed_at is not None and began - self._renewed_at > lease:
             raise ConfigError("this mover stood still for too long; run `winch move --resume`")
         record = KvRecord(book=BOOK, key=LOCK, body=self._me, keep=LEASE)
-        while self.source.run(self.source.kv_swap(record, instead_of=self._me)) is not None:
-            if self._waits_for_lock and time.monotonic() - began < 2 * lease:
-                time.sleep(SWEEP)
+        while True:
+            there = self.source.run(self.source.kv_swap(record, instead_of=self._me))
+            if there is None:
+                break
+            is_released = there == ""  # and gone in a moment
+            if is_released or (self._waits_for_lock and time.monotonic() - began < 2 * lease):
+                time.sleep(SWEEP / 10 if is_released else SWEEP)
                 sent = time.monotonic()
                 continue
             raise ConfigError(
