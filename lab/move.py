@@ -258,6 +258,7 @@ def finish(lab: Lab, *, back: bool) -> None:
     (lab.folder / "stop").touch()
     time.sleep(0.5)
     if not back:
+        code = -1
         for _ in range(50):
             code = lab.mover("--cutover").wait(END)
             if code == 0:
@@ -299,7 +300,7 @@ def judge(lab: Lab, stores: tuple[Driver, Driver]) -> list[str]:
     both = set(records[0]) & set(records[1])
     if both:
         found.append(f"{len(both)} jobs are in both stores, such as {min(both)}")
-    acked = {}
+    acked: dict[str, bool] = {}
     for file in lab.folder.glob("acked-*"):
         for line in file.read_text().splitlines():
             job, is_new = line.split()

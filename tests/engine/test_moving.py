@@ -106,7 +106,7 @@ def test_a_unique_key_is_one_key_in_both(pair: Pair) -> None:
 
 
 def test_a_rejected_duplicate_is_rejected_in_both(pair: Pair) -> None:
-    task = pair.app.task(name="rejecting", unique=Unique("n", on_duplicate="reject"))(plain)
+    task = pair.app.task(name="rejecting", unique=Unique("n", mode="reject"))(plain)
     task.enqueue(1)
     pair.claims(pair.source)
     pair.opened()

@@ -65,8 +65,8 @@ class Carrier:
         self._deliver(self.source.run(self.source.move_out(self._name, 0, ())))
 
     def prepare(self) -> None:
-        """Have the target number members of FIFO keys after those that come."""
-        self.target.run(self.target.move_in(self._name, 0, ()))
+        """Have the target number members of FIFO keys after those that the source has numbered."""
+        self.put(())
 
     def carry(self, wanted: Callable[[JobRecord], bool], states: Sequence[JobState] = WAITING) -> int:
         """Move the jobs that are wanted, oldest first; returns how many went."""

@@ -14,14 +14,24 @@ from winch.core.lifecycle import JobState
 from winch.engine.moving import holding
 from winch.engine.moving.carrying import Carrier, is_ordered
 from winch.engine.moving.holding import BY, is_ours
-from winch.engine.moving.route import BOOK, IDLE_LAG, LAG, LOCK, ROUTE, STORE, Route, Step, look, swap
+from winch.engine.moving.route import (
+    BOOK,
+    IDLE_LAG,
+    IN_FLIGHT,
+    LAG,
+    LOCK,
+    ROUTE,
+    STORE,
+    Route,
+    Step,
+    look,
+    swap,
+)
 from winch.engine.moving.routed_driver import parcels_of
 from winch.storage.kv_records import KvRecord
 from winch.storage.protocol import Driver
 
 T = TypeVar("T")
-# What a producer may take from reading the route to the commit of its jobs, besides.
-IN_FLIGHT = 0.07
 TRIES = 20
 LEASE = timedelta(seconds=5)
 SWEEP = 0.25
@@ -170,7 +180,6 @@ class Mover:
     def _open(self, route: Route, held: Step, opened: Step) -> Route:
         """Let no producer store a job for a moment, and lead them to the other store then."""
         carrier = self.carrier(route, is_back=opened.is_back)
-        carrier.prepare()
         route = self._note_pauses(route)
         names = {*self._queues(carrier.source, route), *self._queues(carrier.target, route)}
         for name in sorted(names):  # it runs nothing until all that comes first has come
@@ -184,6 +193,7 @@ class Mover:
             if not is_held:
                 continue
             time.sleep(LAG + IN_FLIGHT)
+            carrier.prepare()
             is_open, route = self._swapped(route, route.changed(step=opened))
             if is_open:
                 took = round(1000 * (time.monotonic() - began))

@@ -16,10 +16,10 @@ import msgspec
 
 from winch.core.errors import ConfigError
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
-from winch.core.lifecycle import JobState
+from winch.core.lifecycle import WAITING, JobState
 from winch.core.policy.unique import Duplicate
 from winch.engine.base.operation import Sleep
-from winch.engine.moving.route import IDLE_LAG, LAG, LONGEST_HOLD, Route, Step, look, swap
+from winch.engine.moving.route import IDLE_LAG, IN_FLIGHT, LAG, LONGEST_HOLD, Route, Step, look, swap
 from winch.storage.decide.unique import Holder, takes_over
 from winch.storage.decide.waits import Sent
 from winch.storage.params import Acted, ClaimRef, Ending, Enqueued, Facts, NewJob, Wait
@@ -193,7 +193,7 @@ class RoutedDriver:
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
         plain = self.source.enqueue(jobs, is_repeat=is_repeat, now=now)
-        if self._is_idle:
+        if self._is_idle and not any(job.fifo is not None for job in jobs):
             return plain
         return self._routed(plain, lambda: self._enqueue(jobs, plain, is_repeat, now))
 
@@ -206,8 +206,11 @@ class RoutedDriver:
         while True:
             route = yield from self._settled()
             moves = [route is not None and route.covers(job.queue) for job in jobs]
+            read_at = self._read_at
             if route is None or not any(moves) or route.step is Step.ANNOUNCED:
                 answers: list[Enqueued] = yield On(self.source, plain)
+                until = read_at + (IDLE_LAG if route is None else LAG) + IN_FLIGHT
+                yield from self._in_order(answers, jobs, self.source, until)
                 return answers
             to, other = self._both(route)
             here = [job for job, is_moving in zip(jobs, moves, strict=True) if is_moving]
@@ -220,10 +223,37 @@ class RoutedDriver:
         if fresh:
             answers = yield On(to, to.enqueue(fresh, is_repeat=is_repeat, now=now))
             stored |= {job.id: answer for job, answer in zip(fresh, answers, strict=True)}
+            yield from self._in_order(answers, fresh, to, read_at + LAG + IN_FLIGHT)
         if stay := [job for job, is_moving in zip(jobs, moves, strict=True) if not is_moving]:
             answers = yield On(self.source, self.source.enqueue(stay, is_repeat=is_repeat, now=now))
             stored |= {job.id: answer for job, answer in zip(stay, answers, strict=True)}
         return [stored[job.id] for job in jobs]
+
+    def _in_order(
+        self, answers: Sequence[Enqueued], jobs: Sequence[NewJob], went_to: Driver, until: float
+    ) -> Plan[None]:
+        """Members of FIFO keys that were stored later than `until` may have come to a store that new
+        jobs leave by now: return when they have followed, so that what the caller stores next comes
+        after them. Not for ever: the mover may have died."""
+        members = [a.id for a, job in zip(answers, jobs, strict=True) if a.is_new and job.fifo]
+        is_slow = self._monotonic() > until
+        for _ in range(LOOKS if is_slow else 0):
+            if not members:
+                return
+            self._read_at = float("-inf")
+            route = yield from self._settled()
+            if route is None or self._both(route)[0] is went_to:
+                return
+            there: list[JobRecord | None] = yield On(went_to, went_to.get(members))
+            come: list[Ending | None] = yield On(
+                self._both(route)[0], self._both(route)[0].results(members)
+            )
+            members = [
+                one
+                for one, job, ending in zip(members, there, come, strict=True)
+                if ending is None and (job is None or job.state in WAITING)
+            ]
+            yield Sleep(PAUSE)
 
     def _decided(
         self, jobs: Sequence[NewJob], to: Driver, other: Driver, route: Route, *, is_repeat: bool
