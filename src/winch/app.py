@@ -157,14 +157,13 @@ class App(Areas):
         if self._driver is None:
             with self._opening:  # the first jobs of several threads ask at the same time
                 if self._driver is None:
-                    move_to, opened = self.settings.move_to, self.connected(self.settings.url)
-                    self._driver = routed(opened, self.connected(move_to)) if move_to else opened
+                    self._driver = routed(self.connected, self.settings.url, self.settings.move_to)
         return self._driver
 
     def connected(self, url: str) -> Driver:
         """The driver of a store, with this app's settings; it opens nothing yet."""
-        given = self.settings
-        return connect(url, clock=self.clock, schema=given.schema, events=given.events == "full")
+        schema, is_full = self.settings.schema, self.settings.events == "full"
+        return connect(url, clock=self.clock, schema=schema, events=is_full)
 
     def ready(self) -> Driver:
         """The driver, after a check that the store answers (else StorageUnavailable) and has the right

@@ -16,7 +16,7 @@ from winch.engine.moving import routed_driver
 from winch.engine.moving.carrying import HOLDER, LIVE, jobs_of
 from winch.engine.moving.checks import refusals
 from winch.engine.moving.mover import Mover
-from winch.engine.moving.route import Route, Step
+from winch.engine.moving.route import MoveStep, Route
 from winch.storage.params import ClaimParams, Finish, NewSession
 from winch.storage.protocol import Driver
 
@@ -88,7 +88,7 @@ def test_waiting_jobs_go_and_new_ones_follow(pair: Pair) -> None:
     assert pair.ids(pair.source) == set()
     assert pair.ids(pair.target) == {later.id, after.id, *(job.id for job in before)}
     assert later.refresh().state is JobState.SCHEDULED
-    assert pair.mover.cut_over(route).step is Step.DONE
+    assert pair.mover.cut_over(route).step is MoveStep.DONE
 
 
 def test_a_unique_key_is_one_key_in_both(pair: Pair) -> None:
@@ -141,7 +141,7 @@ def test_a_key_is_held_until_its_member_in_the_source_has_ended(pair: Pair) -> N
         got = pair.claims(pair.target, 9)
         assert [claim.id for claim in got] == [expected.id]
         pair.complete(pair.target, got)
-    assert pair.mover.cut_over(route).step is Step.DONE
+    assert pair.mover.cut_over(route).step is MoveStep.DONE
 
 
 def test_a_limit_is_shut_until_no_job_is_under_it_in_the_source(pair: Pair) -> None:
@@ -206,7 +206,7 @@ def test_it_goes_back(pair: Pair) -> None:
     ids.append(member.enqueue(3).id)
     route = pair.mover.turn_back(route)
     route = pair.mover.drain(pair.mover.advance(route))
-    assert route.step is Step.BACK_FREE
+    assert route.step is MoveStep.BACK_FREE
     pair.mover.end_back(route)
     assert pair.mover.route() is None
     assert pair.ids(pair.target) == set()
@@ -255,7 +255,7 @@ def test_two_movers_do_not_work_at_once(pair: Pair) -> None:
 
 def test_a_producer_takes_back_the_hold_of_a_mover_that_died(pair: Pair) -> None:
     route = pair.mover.begin(None)
-    pair.mover._change(route, route.changed(step=Step.HELD))
+    pair.mover._change(route, route.changed(step=MoveStep.HELD))
     stored: list[str] = []
     producer = threading.Thread(target=lambda: stored.append(pair.plain.enqueue(1).id))
     producer.start()
@@ -263,7 +263,7 @@ def test_a_producer_takes_back_the_hold_of_a_mover_that_died(pair: Pair) -> None
     assert pair.ids(pair.source) == set(stored)
     there = pair.mover.route()
     assert there is not None
-    assert there.step is Step.ANNOUNCED
+    assert there.step is MoveStep.ANNOUNCED
     pair.mover.drain(pair.mover.advance(there))
     assert pair.ids(pair.target) == set(stored)
 
@@ -310,5 +310,5 @@ def test_jobs_of_a_flow_end_where_they_began(pair: Pair) -> None:
     for _ in range(2):
         pair.complete(pair.source, pair.claims(pair.source, 9))
         pair.source.run(pair.source.unblock())
-    assert pair.mover.cut_over(pair.mover.drain(route)).step is Step.DONE
+    assert pair.mover.cut_over(pair.mover.drain(route)).step is MoveStep.DONE
     assert handle is not None

@@ -17,7 +17,7 @@ from winch.core.errors import ConfigError, SchemaMismatch
 from winch.core.values.size import format_size
 from winch.engine.moving import checks
 from winch.engine.moving.mover import Mover
-from winch.engine.moving.route import Route, Step
+from winch.engine.moving.route import MoveStep, Route
 from winch.storage.protocol import Driver, advice
 
 
@@ -55,7 +55,7 @@ def move(
         tell = remark if options.as_json else say
         mover = Mover(source, target, tell, waits_for_lock=resume or back)
         route = mover.route()
-        if route is not None and route.step is not Step.DONE:
+        if route is not None and route.step is not MoveStep.DONE:
             mover.check_target(route)
         try:
             if dry_run:
@@ -108,14 +108,14 @@ def _begin(app: App, mover: Mover, queue: str | None, *, history: bool, yes: boo
 
 def _finish(mover: Mover, route: Route) -> None:
     route = mover.drain(mover.advance(route))
-    if route.step is Step.BACK_FREE:
+    if route.step is MoveStep.BACK_FREE:
         mover.end_back(route)
     else:
         say("no live job is left where they began: run `winch move --cutover`, or `winch move --back`")
 
 
 def _continue(app: App, mover: Mover, route: Route | None, *, cutover: bool, back: bool) -> None:
-    if route is None or route.step is Step.DONE:
+    if route is None or route.step is MoveStep.DONE:
         raise ConfigError(f"no move is under way from {mover.source.describe()}")
     if cutover:
         route = mover.cut_over(route)

@@ -22,8 +22,8 @@ from winch.engine.moving.route import (
     LOCK,
     ROUTE,
     STORE,
+    MoveStep,
     Route,
-    Step,
     look,
     swap,
 )
@@ -65,7 +65,7 @@ class Mover:
         """Announce a move. Everything was checked before."""
         self._hold_lock()
         before = self.route()
-        if before is not None and before.step is not Step.DONE:
+        if before is not None and before.step is not MoveStep.DONE:
             raise ConfigError(f"{_what(before)} already moves to {before.address}; pass --resume")
         there = _run(self.target, look(self.target))[0]
         if there is not None:  # of an earlier move, which led here
@@ -73,7 +73,7 @@ class Mover:
         route = Route(
             nonce=secrets.token_hex(8),
             move=secrets.token_hex(4),
-            step=Step.ANNOUNCED,
+            step=MoveStep.ANNOUNCED,
             target=self._target_id(),
             address=self.target.describe(),
             queue=queue,
@@ -146,23 +146,23 @@ class Mover:
         while True:
             self._hold_lock()
             match route.step:
-                case Step.ANNOUNCED:
-                    route = self._open(route, Step.HELD, Step.OPEN)
-                case Step.HELD:
-                    route = self._change(route, route.changed(step=Step.ANNOUNCED))
-                case Step.BACK_HELD:
-                    route = self.turn_back(self._change(route, route.changed(step=Step.FREE)))
-                case Step.OPEN:
-                    route = self._carry_ordered(route, Step.FREE)
-                case Step.BACK_OPEN:
-                    route = self._carry_ordered(route, Step.BACK_FREE)
-                case Step.FREE | Step.BACK_FREE | Step.DONE:
+                case MoveStep.ANNOUNCED:
+                    route = self._open(route, MoveStep.HELD, MoveStep.OPEN)
+                case MoveStep.HELD:
+                    route = self._change(route, route.changed(step=MoveStep.ANNOUNCED))
+                case MoveStep.BACK_HELD:
+                    route = self.turn_back(self._change(route, route.changed(step=MoveStep.FREE)))
+                case MoveStep.OPEN:
+                    route = self._carry_ordered(route, MoveStep.FREE)
+                case MoveStep.BACK_OPEN:
+                    route = self._carry_ordered(route, MoveStep.BACK_FREE)
+                case MoveStep.FREE | MoveStep.BACK_FREE | MoveStep.DONE:
                     return route
 
     def turn_back(self, route: Route) -> Route:
         """Lead new jobs to the source again; what was announced only is taken back at once."""
         self._hold_lock()
-        if route.step in (Step.ANNOUNCED, Step.HELD):
+        if route.step in (MoveStep.ANNOUNCED, MoveStep.HELD):
             self._resume(self.target, route)
             holding.forget_schedules(self.target)
             self.source.run(self.source.kv_delete(BOOK, [ROUTE]))
@@ -175,9 +175,9 @@ class Mover:
             self.target.run(self.target.delete(held, by=BY))
         holding.restore_limits(self.source, self.target, list(route.limits))
         route = self._change(route, route.changed(limits=()))
-        return self._open(route, Step.BACK_HELD, Step.BACK_OPEN)
+        return self._open(route, MoveStep.BACK_HELD, MoveStep.BACK_OPEN)
 
-    def _open(self, route: Route, held: Step, opened: Step) -> Route:
+    def _open(self, route: Route, held: MoveStep, opened: MoveStep) -> Route:
         """Let no producer store a job for a moment, and lead them to the other store then."""
         carrier = self.carrier(route, is_back=opened.is_back)
         route = self._note_pauses(route)
@@ -215,7 +215,7 @@ class Mover:
             raise ConfigError("the move was ended by another process")
         return False, there
 
-    def _carry_ordered(self, route: Route, freed: Step) -> Route:
+    def _carry_ordered(self, route: Route, freed: MoveStep) -> Route:
         """Bring what has an order, a key or a limit, then let the other store run."""
         carrier = self.carrier(route)
         self._pause(carrier.source, route)  # also queues that are new since
@@ -289,19 +289,19 @@ class Mover:
 
     def drain(self, route: Route) -> Route:
         """Sweep until no live job is left in the source."""
-        told: float = 0
+        reported_at: float = 0
         while True:
             route, left = self.sweep(route)
             if not left:
                 return route
-            if time.monotonic() - told > 5:
-                told = time.monotonic()
+            if time.monotonic() - reported_at > 5:
+                reported_at = time.monotonic()
                 self._tell(f"{left} jobs still run or wait for others where they began")
             time.sleep(SWEEP)
 
     def cut_over(self, route: Route) -> Route:
         """The move is done: the source keeps its history, and the record that leads to the target."""
-        if route.step is not Step.FREE:
+        if route.step is not MoveStep.FREE:
             raise ConfigError(f"the move is at step {route.step}; run `winch move --resume` first")
         route, left = self.sweep(route)
         if left:
@@ -309,7 +309,7 @@ class Mover:
                 f"{left} live jobs are left in {self.source.describe()}: run `winch move --resume` "
                 "until there are none, or `winch move --back`"
             )
-        route = self._change(route, route.changed(step=Step.DONE))
+        route = self._change(route, route.changed(step=MoveStep.DONE))
         self._tell(f"done: set url to {route.address}, and restart processes when it suits you")
         return route
 

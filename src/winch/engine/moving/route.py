@@ -26,7 +26,7 @@ IN_FLIGHT = 0.07
 LONGEST_HOLD = 0.18
 
 
-class Step(StrEnum):
+class MoveStep(StrEnum):
     """How far a move is. `back` ones lead from the target to the source again."""
 
     ANNOUNCED = "announced"
@@ -40,21 +40,21 @@ class Step(StrEnum):
 
     @property
     def is_held(self) -> bool:
-        return self in (Step.HELD, Step.BACK_HELD)
+        return self in (MoveStep.HELD, MoveStep.BACK_HELD)
 
     @property
     def to_target(self) -> bool:
         """Whether new jobs go to the target."""
-        return self in (Step.OPEN, Step.FREE, Step.DONE, Step.BACK_HELD)
+        return self in (MoveStep.OPEN, MoveStep.FREE, MoveStep.DONE, MoveStep.BACK_HELD)
 
     @property
     def is_back(self) -> bool:
-        return self in (Step.BACK_HELD, Step.BACK_OPEN, Step.BACK_FREE)
+        return self in (MoveStep.BACK_HELD, MoveStep.BACK_OPEN, MoveStep.BACK_FREE)
 
     @property
     def may_be_elsewhere(self) -> bool:
         """Whether a job may be in the store that new jobs do not go to."""
-        return self is not Step.ANNOUNCED
+        return self is not MoveStep.ANNOUNCED
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,7 +68,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     nonce: str
     move: str
-    step: Step
+    step: MoveStep
     target: str
     address: str
     queue: str | None = None

@@ -19,7 +19,7 @@ from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import WAITING, JobState
 from winch.core.policy.unique import Duplicate
 from winch.engine.base.operation import Sleep
-from winch.engine.moving.route import IDLE_LAG, IN_FLIGHT, LAG, LONGEST_HOLD, Route, Step, look, swap
+from winch.engine.moving.route import IDLE_LAG, IN_FLIGHT, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
 from winch.storage.decide.unique import Holder, takes_over
 from winch.storage.decide.waits import Sent
 from winch.storage.params import Acted, ClaimRef, Ending, Enqueued, Facts, NewJob, Wait
@@ -143,7 +143,7 @@ class RoutedDriver:
     def _current(self) -> Plan[Route | None]:
         """The route, as new as it must be. One that is done stays so."""
         route = self._route
-        if route is not None and route.step is Step.DONE:
+        if route is not None and route.step is MoveStep.DONE:
             return route
         if self._monotonic() - self._read_at >= (IDLE_LAG if route is None else LAG):
             began = self._monotonic()
@@ -176,7 +176,7 @@ class RoutedDriver:
             if self._hold is None or self._hold[0] != route.nonce:
                 self._hold = route.nonce, self._monotonic()
             if self._monotonic() - self._hold[1] > LONGEST_HOLD:
-                back = Step.FREE if route.step.is_back else Step.ANNOUNCED
+                back = MoveStep.FREE if route.step.is_back else MoveStep.ANNOUNCED
                 yield from _sent(self.source, swap(self.source, route, route.changed(step=back)))
             yield Sleep(PAUSE)
             self._read_at = float("-inf")
@@ -207,7 +207,7 @@ class RoutedDriver:
             route = yield from self._settled()
             moves = [route is not None and route.covers(job.queue) for job in jobs]
             read_at = self._read_at
-            if route is None or not any(moves) or route.step is Step.ANNOUNCED:
+            if route is None or not any(moves) or route.step is MoveStep.ANNOUNCED:
                 answers: list[Enqueued] = yield On(self.source, plain)
                 until = read_at + (IDLE_LAG if route is None else LAG) + IN_FLIGHT
                 yield from self._in_order(answers, jobs, self.source, until)
@@ -318,7 +318,7 @@ class RoutedDriver:
         def plan() -> Plan[Sent]:
             route = yield from self._settled()
             first: Sent = yield On(self.source, plain)
-            if route is None or route.step is Step.ANNOUNCED:
+            if route is None or route.step is MoveStep.ANNOUNCED:
                 return first
             second: Sent = yield On(self.target, self.target.signal(name, payload, id=id, now=now))
             return second if first.is_new else first
@@ -424,8 +424,12 @@ class RoutedDriver:
         return self._routed(plain, plan)
 
 
-def routed(source: Driver, target: Driver) -> Driver:
-    """The source, for processes that know where its jobs may move."""
+def routed(connected: Callable[[str], Driver], url: str, move_to: str | None) -> Driver:
+    """The driver of a store, for a process that may know where its jobs move."""
+    source = connected(url)
+    if move_to is None:
+        return source
+    target = connected(move_to)
     if source.describe() == target.describe():
         raise ConfigError(f"move_to names the store that url names: {source.describe()}")
     return cast(Driver, RoutedDriver(source, target))
