@@ -19,11 +19,11 @@ from winch.storage.protocol import Driver
 BOOK = "move"
 ROUTE, LOCK, STORE = "route", "lock", "store"
 # How old, in seconds, what a producer knows of the route may be: without a move, and during one.
-IDLE_LAG, LAG = 1.0, 0.05
+IDLE_LAG, LAG = 1.0, 0.03
 # What an enqueue may take besides, until its jobs are committed. One that takes longer looks once more.
-IN_FLIGHT = 0.07
+IN_FLIGHT = 0.06
 # A producer that has waited so long for a held route takes the hold back: its mover has died.
-LONGEST_HOLD = 0.18
+LONGEST_HOLD = 0.16
 
 
 class MoveStep(StrEnum):
