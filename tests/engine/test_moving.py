@@ -312,3 +312,13 @@ def test_jobs_of_a_flow_end_where_they_began(pair: Pair) -> None:
         pair.source.run(pair.source.unblock())
     assert pair.mover.cut_over(pair.mover.drain(route)).step is MoveStep.DONE
     assert handle is not None
+
+
+def test_a_signal_goes_where_a_job_may_wait_for_it(pair: Pair) -> None:
+    pair.opened()
+    assert pair.app.signal("approval:7", {"ok": True}, id="a")
+    assert not pair.app.signal("approval:7", {"ok": True}, id="a")
+    again = pair.target.run(pair.target.signal("approval:7", "{}", id="a"))
+    assert not again.is_new, "it is in the target"
+    there = pair.source.run(pair.source.signal("approval:7", "{}", id="a"))
+    assert there.is_new, "no job waits in the source"

@@ -22,7 +22,17 @@ from winch.engine.base.operation import Sleep
 from winch.engine.moving.route import IDLE_LAG, IN_FLIGHT, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
 from winch.storage.decide.unique import Holder, takes_over
 from winch.storage.decide.waits import Sent
-from winch.storage.params import Acted, ClaimRef, Ending, Enqueued, Facts, NewJob, Wait
+from winch.storage.params import (
+    Acted,
+    ClaimRef,
+    Ending,
+    Enqueued,
+    Facts,
+    JobFilter,
+    NewJob,
+    Page,
+    Wait,
+)
 from winch.storage.parcels import Parcel
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Sending, Unhurried, Verb
@@ -31,6 +41,7 @@ T = TypeVar("T")
 log: logging.Logger = logging.getLogger("winch")
 # How long a caller waits before it looks again for a job that is on its way, or at a held route.
 PAUSE = 0.01
+ONE_BLOCKED = JobFilter(states=(JobState.BLOCKED,), limit=1)
 # So often a job is looked for that is in neither store: it is on its way for a moment only.
 LOOKS = 500
 
@@ -316,11 +327,16 @@ class RoutedDriver:
             return plain
 
         def plan() -> Plan[Sent]:
+            """To the store where jobs that wait for it may be: during a move that may be both."""
             route = yield from self._settled()
-            first: Sent = yield On(self.source, plain)
+            to, other = (self.source, self.target) if route is None else self._both(route)
+            first: Sent = yield On(to, to.signal(name, payload, id=id, now=now))
             if route is None or route.step is MoveStep.ANNOUNCED:
                 return first
-            second: Sent = yield On(self.target, self.target.signal(name, payload, id=id, now=now))
+            page: Page = yield On(other, other.list_jobs(ONE_BLOCKED))
+            if not page.jobs:
+                return first
+            second: Sent = yield On(other, other.signal(name, payload, id=id, now=now))
             return second if first.is_new else first
 
         return self._routed(plain, plan)
