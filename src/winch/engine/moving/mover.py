@@ -14,6 +14,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.moving import holding
 from winch.engine.moving.carrying import Carrier, is_ordered
 from winch.engine.moving.holding import BY, is_ours
+from winch.engine.moving.plans import parcels_of
 from winch.engine.moving.route import (
     BOOK,
     IDLE_LAG,
@@ -27,7 +28,6 @@ from winch.engine.moving.route import (
     look,
     swap,
 )
-from winch.engine.moving.routed_driver import parcels_of
 from winch.storage.kv_records import KvRecord
 from winch.storage.protocol import Driver
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
-
-import msgspec
 
 from winch.core.errors import ConfigError
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import WAITING, JobState
-from winch.core.policy.unique import Duplicate
 from winch.engine.base.operation import Sleep
+from winch.engine.moving.plans import On, Plan, RoutedVerb, answers_there, parcels_now, plain_of, sent_to
 from winch.engine.moving.route import IDLE_LAG, IN_FLIGHT, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
-from winch.storage.decide.unique import Holder, takes_over
+from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import Sent
 from winch.storage.params import (
     Acted,
@@ -44,22 +42,6 @@ PAUSE = 0.01
 ONE_BLOCKED = JobFilter(states=(JobState.BLOCKED,), limit=1)
 # So often a job is looked for that is in neither store: it is on its way for a moment only.
 LOOKS = 500
-
-Plan = Generator[Any, Any, T]
-
-
-class RoutedVerb(Verb[T], frozen=True):
-    """A verb for two stores: what to send where. `plain` is the same for the source alone."""
-
-    plan: Callable[[], Plan[Any]] = NotImplemented
-    plain: Verb[Any] | None = None
-
-
-class On(msgspec.Struct, frozen=True):
-    """A verb, and the store that carries it out."""
-
-    driver: Driver
-    verb: Verb[Any]
 
 
 class RoutedDriver:
@@ -131,10 +113,10 @@ class RoutedDriver:
 
     def run_on(self, conn: object, verb: Verb[T]) -> T:
         """In a caller's transaction everything is in the source: the next sweep moves its jobs."""
-        return self.source.run_on(conn, _plain(verb))
+        return self.source.run_on(conn, plain_of(verb))
 
     async def arun_on(self, conn: object, verb: Verb[T]) -> T:
-        return await self.source.arun_on(conn, _plain(verb))
+        return await self.source.arun_on(conn, plain_of(verb))
 
     def close(self) -> None:
         self.source.close()
@@ -158,9 +140,9 @@ class RoutedDriver:
             return route
         if self._monotonic() - self._read_at >= (IDLE_LAG if route is None else LAG):
             began = self._monotonic()
-            route, _ = yield from _sent(self.source, look(self.source))
+            route, _ = yield from sent_to(self.source, look(self.source))
             if route is not None and route.target != self._is_target:
-                _, self._is_target = yield from _sent(self.target, look(self.target))
+                _, self._is_target = yield from sent_to(self.target, look(self.target))
                 if route.target != self._is_target:
                     self._warn(route)
                     route = None
@@ -188,7 +170,7 @@ class RoutedDriver:
                 self._hold = route.nonce, self._monotonic()
             if self._monotonic() - self._hold[1] > LONGEST_HOLD:
                 back = MoveStep.FREE if route.step.is_back else MoveStep.ANNOUNCED
-                yield from _sent(self.source, swap(self.source, route, route.changed(step=back)))
+                yield from sent_to(self.source, swap(self.source, route, route.changed(step=back)))
             yield Sleep(PAUSE)
             self._read_at = float("-inf")
 
@@ -284,14 +266,14 @@ class RoutedDriver:
         if keys:
             holders: list[Holder | None] = yield On(other, other.key_holders(keys))
             held = {key: holder for key, holder in zip(keys, holders, strict=True) if holder is not None}
-        parcel: Parcel = yield On(other, other.move_out(_name(route), 0, ()))
+        parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
         known |= {job.id for job in parcel.jobs}
         held |= {
             job.unique_key: Holder(job.id, job.state)
             for job in parcel.jobs
             if job.unique_key is not None and not job.state.is_final
         }
-        return _answers(jobs, known, held)
+        return answers_there(jobs, known, held)
 
     def enqueue_after(
         self,
@@ -379,7 +361,7 @@ class RoutedDriver:
                     break
                 # Both ways: a move may have gone back.
                 to, other = self._both(route)
-                parcel: Parcel = yield On(other, other.move_out(_name(route), 0, ()))
+                parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
                 for store in (to, other):
                     some = [ids[place] for place in left]
                     more: list[T | None] = yield On(store, read(store, some))
@@ -426,7 +408,7 @@ class RoutedDriver:
                 if not left or route is None:
                     break
                 other = self._both(route)[1]
-                parcel: Parcel = yield On(other, other.move_out(_name(route), 0, ()))
+                parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
                 some = [ids[place] for place in left]
                 more: list[Acted] = yield On(self.target, act(self.target, some))
                 for place, one in zip(left, more, strict=True):
@@ -449,55 +431,3 @@ def routed(connected: Callable[[str], Driver], url: str, move_to: str | None) ->
     if source.describe() == target.describe():
         raise ConfigError(f"move_to names the store that url names: {source.describe()}")
     return cast(Driver, RoutedDriver(source, target))
-
-
-def _answers(
-    jobs: Sequence[NewJob], known: set[str], held: dict[str, Holder]
-) -> dict[str, Enqueued] | None:
-    """As storage/decide/unique.py has it, for holders that are not where the jobs go."""
-    answers: dict[str, Enqueued] = {}
-    is_refused = False
-    for job in jobs:
-        holder = None if job.unique_key is None else held.get(job.unique_key)
-        if job.id in known:
-            answers[job.id] = Enqueued(job.id, is_new=False)
-        elif holder is not None and holder.state is JobState.RUNNING:
-            if takes_over(job):
-                continue  # a running job does not hold the key against this one
-            answers[job.id] = Enqueued(job.id, is_new=False, holder=holder.id)
-            is_refused |= job.on_duplicate is not Duplicate.RETURN
-        elif holder is not None:
-            if job.on_duplicate is not Duplicate.RETURN:
-                return None
-            answers[job.id] = Enqueued(job.id, is_new=False, holder=holder.id)
-    if is_refused:
-        return {job.id: answers.get(job.id, Enqueued(job.id, is_new=False)) for job in jobs}
-    return answers
-
-
-def _name(route: Route) -> str:
-    """The name of a move's parcels in this direction."""
-    return parcels_of(route.move, is_back=route.step.is_back and not route.step.to_target)
-
-
-def parcels_of(move: str, *, is_back: bool) -> str:
-    """The name under which both stores number the parcels of a move in one direction."""
-    return f"{move}-back" if is_back else move
-
-
-def _plain(verb: Verb[T]) -> Verb[T]:
-    if isinstance(verb, RoutedVerb) and verb.plain is not None:
-        return verb.plain
-    return verb
-
-
-def _sent(driver: Driver, operation: Generator[Any, Any, T]) -> Plan[T]:
-    """The steps of an operation, each for this store."""
-    answer: Any = None
-    while True:
-        try:
-            step = operation.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        answer = yield On(driver, step)
