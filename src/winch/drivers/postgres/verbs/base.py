@@ -41,11 +41,6 @@ class ClaimStarts:
         """A claim of these queues got fewer jobs than it wanted."""
 
 
-def write_starts(starts: Sequence[Place]) -> dict[str, Any]:
-    """The parameters of `claim` for the places at which it begins."""
-    return {"starts": [key for key, _ in starts], "start_ids": [id_ for _, id_ in starts]}
-
-
 class Base:
     """What every family of verbs receives from the driver."""
 

@@ -8,7 +8,7 @@ from time import monotonic
 from winch.core.job import Claim
 from winch.drivers.postgres.records import read_claims
 from winch.drivers.postgres.statements import Body, Statement
-from winch.drivers.postgres.verbs.base import BEGINNING, MANY, Base, Place, write_starts
+from winch.drivers.postgres.verbs.base import BEGINNING, MANY, Base, Place
 from winch.drivers.postgres.verbs.gated_claims import GatedClaims
 from winch.storage.params import ClaimParams
 from winch.storage.verbs import Verb
@@ -35,7 +35,8 @@ class ClaimVerbs:
                 "session": params.session,
                 "token": params.token,
                 "queues": queues,
-                **write_starts(starts),
+                "starts": [key for key, _ in starts],
+                "start_ids": [id_ for _, id_ in starts],
                 "tasks": tasks,
                 "limit": params.limit,
                 "is_batch": is_batch,

@@ -14,7 +14,7 @@ from winch.core.job import Claim, strict_place
 from winch.core.policy.queue_settings import NO_RULE, QueueRule
 from winch.drivers.postgres.records import read_claims
 from winch.drivers.postgres.statements import Body, Statement
-from winch.drivers.postgres.verbs.base import BEGINNING, Base, write_starts
+from winch.drivers.postgres.verbs.base import BEGINNING, Base
 from winch.drivers.postgres.verbs.permits import look_at, to_json, write_looks
 from winch.storage.decide.gates import AHEAD, ROUNDS
 from winch.storage.params import ClaimParams
@@ -179,7 +179,8 @@ class GatedClaims:
             session=params.session,
             token=params.token,
             queues=list(queues),
-            **write_starts([BEGINNING] * len(queues)),
+            starts=[BEGINNING[0]] * len(queues),
+            start_ids=[BEGINNING[1]] * len(queues),
             tasks=None if params.tasks is None else list(params.tasks),
             limit=limit,
             is_batch=limit >= self._base.batch_from,
