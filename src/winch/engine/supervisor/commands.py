@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -22,6 +23,8 @@ from winch.storage.protocol import Driver
 MOST_REMEMBERED = 10_000
 # How long the end of a process waits for answers that are being stored.
 LAST_ANSWERS = 2.0
+# How long a request for stacks waits for an event loop that may be blocked.
+STACKS_WITHIN = 3.0
 # The grace period of a drain: years.
 UNTIL_ENDED = 1e8
 
@@ -145,3 +148,33 @@ class WorkerCommands:
         except Exception as error:  # one odd command must not end the worker
             log.exception("a command failed")
             return CommandAnswer(state="failed", text=mask_text(f"{type(error).__name__}: {error}"))
+
+
+class StacksWithoutLoop:
+    """Answers requests for stacks in the thread of the heart, while the event loop is blocked.
+
+    The loop answers once more when it turns again: the request does nothing twice that matters."""
+
+    def __init__(self, driver: Driver, stacks: Callable[[], str]) -> None:
+        self._driver = driver
+        self._stacks = stacks
+        self._since: dict[str, float] = {}
+
+    def beaten(self, commands: Sequence[Brought]) -> None:
+        """A beat brought these commands: those that the loop has not answered yet are among them."""
+        now = time.monotonic()
+        self._since = {one.key: self._since.get(one.key, now) for one in commands}
+        for one in commands:
+            if now - self._since[one.key] >= STACKS_WITHIN and _is_for_stacks(one):
+                answer = CommandAnswer(state="done", text=self._stacks())
+                try:
+                    operation.run(self._driver, store_answer(self._driver, one.key, answer))
+                except StorageError as error:
+                    log.warning("stacks are stored with the next beat: %s", error)
+
+
+def _is_for_stacks(command: Brought) -> bool:
+    try:
+        return msgspec.json.decode(command.body, type=WorkerCommand).do == "stacks"
+    except msgspec.DecodeError:
+        return False

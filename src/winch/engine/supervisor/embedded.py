@@ -29,7 +29,7 @@ from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.ticker import Ticker
-from winch.engine.supervisor.commands import WorkerCommands
+from winch.engine.supervisor.commands import StacksWithoutLoop, WorkerCommands
 from winch.engine.supervisor.forking import ForkGuard
 from winch.engine.supervisor.heartbeat import Heart, Leases
 from winch.engine.tasks.runtime import Runtime
@@ -117,6 +117,9 @@ class EmbeddedWorker:
         self._beating = threading.Thread(target=self._beat, name="winch-heart", daemon=True)
         self._loops = Loops(self.worker.broke)
         self._commands = WorkerCommands(self._driver, self._loops, _Control(self, self._grace))
+        self._blocked = StacksWithoutLoop(
+            self._driver, lambda: stacks_text(self.worker.attempts, is_blocked=True)
+        )
         self._halted = asyncio.Event()
         self._halting: asyncio.Task[int] | None = None
         self._ending = asyncio.Lock()
@@ -238,7 +241,10 @@ class EmbeddedWorker:
                 continue
             for session in lost:
                 self._loop.call_soon_threadsafe(self._renew, session)
-            if self._heart.commands and self._is_up:
+            if not self._is_up:
+                continue
+            self._blocked.beaten(self._heart.commands)
+            if self._heart.commands:
                 self._loop.call_soon_threadsafe(self._commands.received, self._heart.commands)
 
     def _renew(self, session: str) -> None:
