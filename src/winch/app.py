@@ -300,6 +300,7 @@ class App(Areas):
         enqueue_rate: Rate = ...,
         search: Sequence[str] = ...,
         needs: Mapping[str, str] = ...,
+        slots: int = ...,
     ) -> TaskDecorator: ...
     @overload
     def task(
@@ -323,6 +324,7 @@ class App(Areas):
         enqueue_rate: Rate = ...,
         search: Sequence[str] = ...,
         needs: Mapping[str, str] = ...,
+        slots: int = ...,
     ) -> CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below

@@ -12,11 +12,11 @@ import msgspec
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.values.duration import Duration
 from winch.engine.base.settings import Settings
+from winch.engine.tasks.options import MOST_SLOTS
 from winch.engine.worker.queue_order import parse_queues
 
 LAST_PORT = 65535
-MOST_AT_ONCE = 1024
-"""The highest concurrency of one process."""
+MOST_AT_ONCE = MOST_SLOTS
 
 
 class WorkerFlag(msgspec.Struct, frozen=True):
