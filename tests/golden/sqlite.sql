@@ -354,6 +354,7 @@ CREATE TABLE winch_session (
     -- What acts on commands, the same for all processes of one worker; empty: it takes none.
     supervisor TEXT NOT NULL DEFAULT '',
     labels TEXT NOT NULL DEFAULT '{}',
+    queue_limits TEXT NOT NULL DEFAULT '{}',
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) STRICT;
 

@@ -160,9 +160,18 @@ def stacks(options: StoreOptions, **which: Any) -> None:
 @workers.command()
 @click.option("-c", "--concurrency", type=int, help="Jobs that each process runs at the same time.")
 @click.option("-Q", "--queues", help="Queues in strict order, by weight, or all, as of `winch worker`.")
+@click.option("--queue-limits", help="As of `winch worker`; replaces those of all queues, '' removes.")
+@click.option("--queue-rates", help="As of `winch worker`; replaces those of all queues, '' removes.")
 @chosen
-def configure(options: StoreOptions, concurrency: int | None, queues: str | None, **which: Any) -> None:
-    """Change the concurrency or the queues of workers while they run.
+def configure(
+    options: StoreOptions,
+    concurrency: int | None,
+    queues: str | None,
+    queue_limits: str | None,
+    queue_rates: str | None,
+    **which: Any,
+) -> None:
+    """Change the concurrency, the queues or their bounds of workers while they run.
 
     New processes with these settings replace the old ones, where running jobs end. The settings last
     until the `winch worker` ends.
@@ -170,7 +179,14 @@ def configure(options: StoreOptions, concurrency: int | None, queues: str | None
     _send(
         options,
         which,
-        lambda area, names, **to: area.configure(*names, concurrency=concurrency, queues=queues, **to),
+        lambda area, names, **to: area.configure(
+            *names,
+            concurrency=concurrency,
+            queues=queues,
+            queue_limits=queue_limits,
+            queue_rates=queue_rates,
+            **to,
+        ),
     )
 
 
@@ -272,6 +288,7 @@ def _data(session: SessionInfo) -> dict[str, object]:
         "slots": session.slots,
         "running": session.running,
         "labels": session.labels,
+        "queue_limits": msgspec.to_builtins(session.queue_limits),
         "is_live": is_live(session),
         "started_at": session.started_at,
         "lease_until": session.lease_until,

@@ -17,6 +17,7 @@ from winch.cli.run.worker import start_logging, worker_options
 from winch.cli.shared.load import load_app
 from winch.core.errors import ConfigError
 from winch.core.policy.labels import check_labels
+from winch.core.policy.queue_limits import queue_limits
 from winch.core.version import __version__
 from winch.engine.supervisor.child import Child, ignore_terminal_signals
 from winch.engine.supervisor.embedded import process_command
@@ -88,6 +89,7 @@ async def _run(
         is_replaced=not burst,
         supervisor=ours.supervisor,
         labels=check_labels(labels, "--label"),
+        queue_limits=queue_limits(settings.queue_limits, settings.queue_rates),
     )
     child = Child(app.driver, app.runtime, settings, config, ours.started, announces=ours.announces)
     return await child.run(await Link.open(ours.line))

@@ -17,6 +17,7 @@ from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.loops import Loops
 from winch.engine.client.worker_commands import CommandAnswer, WorkerCommand, store_answer
+from winch.engine.supervisor.worker_options import changed_options
 from winch.storage.protocol import Driver
 
 # Commands live for minutes in the store. So many that are met are remembered; older ones are long gone.
@@ -45,8 +46,8 @@ class WorkerControl(Protocol):
         """The stacks of the process of this session."""
         ...
 
-    def configure(self, *, concurrency: int | None, queues: str | None) -> str:
-        """Serve with these settings from now on; returns what happens."""
+    def configure(self, changed: Sequence[str]) -> str:
+        """Serve with these flags from now on; returns what happens."""
         ...
 
 
@@ -71,7 +72,13 @@ async def carry_out(control: WorkerControl, session: str, command: WorkerCommand
         case "stacks":
             return await control.stacks(session)
         case "configure":
-            return control.configure(concurrency=command.concurrency, queues=command.queues)
+            changed = changed_options(
+                concurrency=command.concurrency,
+                queues=command.queues,
+                queue_limits=command.queue_limits,
+                queue_rates=command.queue_rates,
+            )
+            return control.configure(changed)
         case _:
             raise ConfigError(f"this worker (Winch {__version__}) does not know {command.do!r}")
 

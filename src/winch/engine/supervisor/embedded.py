@@ -19,6 +19,8 @@ from typing import Protocol
 
 from winch.core.errors import ConfigError, StorageError
 from winch.core.policy.labels import check_labels
+from winch.core.policy.queue_limits import parse_limits, parse_rates
+from winch.core.policy.queue_limits import queue_limits as bounds_of
 from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.loops import Loops, threads_watched
@@ -70,6 +72,8 @@ class EmbeddedWorker:
         concurrency: int | None,
         burst: bool,
         labels: Mapping[str, str] | Sequence[str] | None = None,
+        queue_limits: Mapping[str, int] | str | None = None,
+        queue_rates: Mapping[str, str] | str | None = None,
         release: str = "",
         process_command: tuple[str, ...] | None = None,
         grace: float | None = None,
@@ -94,6 +98,12 @@ class EmbeddedWorker:
             spool=host.spool,
             supervisor=os.urandom(8).hex(),
             labels=check_labels(labels or {}, "labels"),
+            queue_limits=bounds_of(
+                settings.queue_limits
+                if queue_limits is None
+                else parse_limits(queue_limits, "queue_limits"),
+                settings.queue_rates if queue_rates is None else parse_rates(queue_rates, "queue_rates"),
+            ),
         )
         if process_command is None:
             alone = [task.name for task in host.runtime.tasks if task.options.isolate is not None]
@@ -271,7 +281,7 @@ class _Control:
     async def stacks(self, session: str) -> str:
         return stacks_text(self._embedded.worker.attempts)
 
-    def configure(self, *, concurrency: int | None, queues: str | None) -> str:
+    def configure(self, changed: Sequence[str]) -> str:
         raise ConfigError(
             "this worker runs inside an application and has no successor; change it there, or run "
             "`winch worker`"

@@ -59,7 +59,6 @@ from winch.engine.supervisor.messages import (
     Stacks,
 )
 from winch.engine.supervisor.signals import handle_signals
-from winch.engine.supervisor.worker_options import changed_options
 from winch.engine.worker.announce import WorkerStarted, summarize, warn_of_unserved
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef
@@ -202,11 +201,10 @@ class Supervisor:
         finally:
             del self._asked_stacks[number]
 
-    def configure(self, *, concurrency: int | None, queues: str | None) -> str:
+    def configure(self, changed: Sequence[str]) -> str:
         """Replace the children by some with these settings; running jobs end in the old ones."""
         if self._burst or self._stopping.is_set():
             raise ConfigError("a worker that is about to end keeps its settings")
-        changed = changed_options(concurrency=concurrency, queues=queues)
         # The last of an option counts.
         self._command = [*self._command, *changed]
         what = " ".join(changed)

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from winch.core.flow import INPUTS_HEADER
 from winch.core.gates.uses import traits_of
 from winch.core.job import Claim
+from winch.core.policy.queue_limits import QueueLimit
 from winch.engine.base.log import log
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.fetcher import Fetcher
 from winch.engine.worker.held_jobs import Waiting, ref_of
 from winch.engine.worker.interrupts import OnLoop
+from winch.engine.worker.queue_bounds import QueueBounds
 from winch.engine.worker.room import Prefetch, Weights, weight_of
 from winch.engine.worker.running.choose import JobPlan, Way, is_as_usual
 from winch.engine.worker.running.collecting import Collecting
@@ -95,6 +97,17 @@ class Slots:
     def fetch_from(self, fetcher: Fetcher) -> None:
         """The fetcher that claims for these slots."""
         self._fetcher = fetcher
+
+    def bounds(self, limits: Mapping[str, QueueLimit]) -> QueueBounds | None:
+        """What these limits of queues leave for a claim; None where there are none."""
+        return QueueBounds(limits, self._claims, self._jobs.monotonic) if limits else None
+
+    def _claims(self) -> list[Claim]:
+        """All claims that wait or run here."""
+        with self._jobs.lock:
+            here = [item[0] for item in self._jobs.waiting]
+            here += [attempt.claim for attempt in self._jobs.running]
+        return here + self._collecting.claims()
 
     def close(self) -> None:
         """Claim nothing more."""
@@ -346,8 +359,8 @@ class Slots:
                 self.all_ended.set()
                 if self._is_burst and self._fetcher is not None:
                     self._fetcher.look_up()  # a burst ends with its last job, not at the next poll
-            if self._fetcher is not None and self._fetcher.is_waiting:
-                self._fetcher.slot_freed()
+            if self._fetcher is not None:
+                self._fetcher.job_ended()
 
     def _next_fits(self) -> bool:
         """Whether there are as many free slots as the next job takes. If not, those behind it wait."""
@@ -450,8 +463,8 @@ class Slots:
     def _ran_in_row(self, seconds: float) -> None:
         """A job of a row has ended; its slot continues with the next."""
         self._prefetch.ended(seconds)
-        if self._fetcher is not None and self._fetcher.is_waiting:
-            self._fetcher.slot_freed()
+        if self._fetcher is not None:
+            self._fetcher.job_ended()
 
     async def _claim_more(self, task: str, room: int) -> list[Claim]:
         return [] if self._fetcher is None else await self._fetcher.more(task, room)

@@ -18,6 +18,7 @@ from datetime import timedelta
 
 from winch.core.errors import ConfigError, StorageError
 from winch.core.policy.labels import meets
+from winch.core.policy.queue_limits import QueueLimit
 from winch.core.policy.queue_settings import QueueSettings
 from winch.core.values.ids import random_id
 from winch.engine.base import operation
@@ -80,6 +81,8 @@ class WorkerConfig:
     supervisor: str = ""
     # What this worker offers to tasks that need something.
     labels: Mapping[str, str] = field(default_factory=dict)
+    # What it bounds for single queues.
+    queue_limits: Mapping[str, QueueLimit] = field(default_factory=dict)
 
     def order_among(self, known: Iterable[str], rng: random.Random) -> QueueOrder:
         """The order over the queues that are named, or over all that are known."""
@@ -184,12 +187,13 @@ class Worker:
                 config.poll,
                 is_gated=any(has_gates(tasks.get(name).options) for name in self._tasks),
                 # Not with a lease so short that a claim that waited would look too old.
-                waits_in_store=config.poll <= self._jobs.too_old / 4,
+                waits_in_store=config.poll <= self._jobs.too_old / 4 and not config.queue_limits,
                 at_once=None if any(task.options.collect for task in tasks) else config.concurrency,
             ),
             self._slots,
             monotonic=self._monotonic,
             entropy=self._entropy,
+            bounds=self._slots.bounds(config.queue_limits),
         )
         self._fetcher.quiet(self._is_quiet)
         self._slots.fetch_from(self._fetcher)
@@ -300,6 +304,7 @@ class Worker:
             schedules=self._declared(),
             supervisor=self._config.supervisor,
             labels=dict(self._config.labels),
+            queue_limits=dict(self._config.queue_limits),
         )
         await self._driver.arun(self._driver.start_session(session))
         self._jobs.session = self._executor.worker = session.id

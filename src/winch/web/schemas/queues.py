@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_limits import QueueLimit
 from winch.engine.observe.task_times import TaskTimes
 from winch.web.schemas.base import Body, Duration, Limit, Name, Uuid
 from winch.web.schemas.jobs import ErrorOut
@@ -60,6 +61,7 @@ class WorkerOut(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     running: int
     labels: dict[str, str]
+    queue_limits: dict[str, QueueLimit]
     started_at: datetime
     lease_until: datetime
     ended_at: datetime | None

@@ -358,6 +358,7 @@ CREATE TABLE {schema}.session (
     -- What acts on commands, the same for all processes of one worker; empty: it takes none.
     supervisor text NOT NULL DEFAULT '',
     labels text NOT NULL DEFAULT '{}',
+    queue_limits text NOT NULL DEFAULT '{}',
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) WITH (
     -- Room for beats to replace the row in its own page. No column that a beat writes has an index.
