@@ -27,9 +27,14 @@ NOTHING = Needs()
 _decode = msgspec.json.Decoder(Needs).decode
 
 
+def published(driver: Driver) -> Operation[dict[str, Needs]]:
+    """What workers have published, by task."""
+    return {line.key: _decode(line.body) for line in (yield driver.kv_list(KvFilter(book=BOOK)))}
+
+
 def publish_needs(driver: Driver, needs: Mapping[str, Needs]) -> Operation[None]:
     """Store what these tasks need, by name; the last worker to start wins."""
-    kept = {line.key: _decode(line.body) for line in (yield driver.kv_list(KvFilter(book=BOOK)))}
+    kept = yield from published(driver)
     changed = [
         KvRecord(book=BOOK, key=task, body=msgspec.json.encode(wanted).decode())
         for task, wanted in needs.items()
