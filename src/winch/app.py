@@ -117,7 +117,13 @@ class App(Areas):
             self.runtime,
             unchecked=lambda: (self.driver, self._is_checked),
             spool=lambda: self.spool,
+            start_worker=lambda: self.start_worker,
         )
+
+    @property
+    def start_worker(self) -> str:
+        """How people start a worker of this app, for messages. A framework's command knows the app."""
+        return f"{self.command} worker{' -A module:app' if self.command == 'winch' else ''}"
 
     # -- settings and store ------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ def list_(options: StoreOptions, is_all: bool) -> None:
     """List the live worker processes; exit 69 when there is none."""
     with opened(options) as app:
         found = app.workers.list(is_ended_too=is_all)
+        start = app.start_worker
     at = text.now()
     live = [session for session in found if is_live(session)]
     if options.as_json:
@@ -70,7 +71,7 @@ def list_(options: StoreOptions, is_all: bool) -> None:
             )
         table.show()
     if not live:
-        remark("winch: no live worker; start one: winch worker -A module:app")
+        remark(f"winch: no live worker; start one: {start}")
         click.get_current_context().exit(NO_WORKER)
 
 

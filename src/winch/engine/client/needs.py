@@ -24,6 +24,8 @@ class Needs(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NOTHING = Needs()
+# How to start a worker, as `App.start_worker` names it by default.
+START = "winch worker -A module:app"
 _decode = msgspec.json.Decoder(Needs).decode
 
 
@@ -56,11 +58,13 @@ def needs_of(driver: Driver, task: str) -> Operation[Needs]:
     return NOTHING
 
 
-def unmet(driver: Driver, facts: Facts, needs: Needs) -> Operation[str | None]:
-    """What the job's task needs and no live worker of its queue has, in words; None: nothing."""
+def unmet(driver: Driver, facts: Facts, needs: Needs, start: str) -> Operation[str | None]:
+    """What the job's task needs and no live worker of its queue has, in words; None: nothing. `start`:
+    how to start a worker."""
     if needs == NOTHING:
         return None
-    return _words(facts, needs, (yield driver.sessions(is_ended_too=False)))
+    text = _words(facts, needs, (yield driver.sessions(is_ended_too=False)))
+    return None if text is None else f"{text} Start one: {start}{_flags(facts, needs)}"
 
 
 def _words(facts: Facts, needs: Needs, sessions: Sequence[SessionInfo]) -> str | None:
@@ -72,23 +76,23 @@ def _words(facts: Facts, needs: Needs, sessions: Sequence[SessionInfo]) -> str |
     if all(one.slots < needs.slots for one in able):
         return (
             f"Its task {facts.job.task!r} needs {needs.slots} slots; no live worker of its queue "
-            f"{facts.job.queue!r} has so many. {_start(facts, needs)}"
+            f"{facts.job.queue!r} has so many."
         )
     return None  # such a worker has not imported the task
 
 
-def _start(facts: Facts, needs: Needs) -> str:
+def _flags(facts: Facts, needs: Needs) -> str:
     slots = f" -c {needs.slots}" if needs.slots > 1 else ""
     flags = "".join(f" --label {name}={text}" for name, text in needs.labels.items())
-    return f"Start one: winch worker -A module:app -Q {facts.job.queue}{slots}{flags}"
+    return f" -Q {facts.job.queue}{slots}{flags}"
 
 
 def _missing_label(facts: Facts, needs: Needs, live: Sequence[SessionInfo]) -> str:
     missing = absent((one.labels for one in live), needs.labels)
-    task, start = facts.job.task, _start(facts, needs)
+    task = facts.job.task
     if missing:
         words = f"the label {missing[0]}" if len(missing) == 1 else f"the labels {', '.join(missing)}"
-        return f"No live worker has {words}, which its task {task!r} needs. {start}"
+        return f"No live worker has {words}, which its task {task!r} needs."
     wanted = ", ".join(f"{name}={text}" for name, text in needs.labels.items())
     queue = facts.job.queue
-    return f"No worker of its queue {queue!r} has all that its task {task!r} needs: {wanted}. {start}"
+    return f"No worker of its queue {queue!r} has all that its task {task!r} needs: {wanted}."
