@@ -298,7 +298,8 @@ class Pair:
 
 def test_rates_scopes_and_settings_come_to_what_the_reference_says(store: Store) -> None:
     continued = 0
-    for seed in range(2 * len(SETS)):
+    # 145: ends of one call that a breaker counts; 262: tenants of weight 3.
+    for seed in (*range(2 * len(SETS)), 145, 262):
         store.driver.erase()
         pair = Pair(store.driver, seed)
         for _ in range(40):

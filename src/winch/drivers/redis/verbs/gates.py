@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from winch.core.gates.uses import GateSpec, Look, gates_of
+from winch.core.gates.uses import LIMIT, GateSpec, Look, gates_of
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
@@ -118,7 +118,12 @@ class GateVerbs:
         if use is None or job.state is not JobState.BLOCKED:
             return None
         used, state, setting, turn, head, open_at, holders, ahead = yield self._call(
-            "explain_gate", id=job.id, key=use.key, limit=use.name, holders=AHEAD
+            "explain_gate",
+            id=job.id,
+            key=use.key,
+            is_limit=use.kind == LIMIT,
+            limit=use.name,
+            holders=AHEAD,
         )
         look = Look(
             use.key,

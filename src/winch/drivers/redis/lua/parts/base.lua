@@ -17,6 +17,12 @@ end
 
 local now = A.now or clock()
 
+-- Redis keeps a hash of up to 512 short texts as a list and searches it from its beginning. One value of more than 64
+-- characters makes it a table.
+local function wide(number)
+  return string.format('%65d', number)
+end
+
 -- Lua's stack holds some thousands of arguments.
 local STEP = 4000
 

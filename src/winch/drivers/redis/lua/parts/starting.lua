@@ -5,15 +5,15 @@
 -- same state, byte for byte. Not in it are those that a claim changes.
 local is_as_new = {}
 
--- What a claim notes of the gates that its job has passed, so that its end needs no envelope: {key, kind, weight} for each;
--- nil where a scope has to count the end.
+-- What a claim notes of the gates that its job has passed, so that its end needs no envelope: {key, kind, weight} for each,
+-- and true where a scope has to count the end. For limits this is the permit.
 local function noted(uses)
-  local found = {}
+  local found, is_counted = {}, nil
   for i, use in ipairs(uses) do
-    if use.breaker or use.kind == 'scope' then return nil end
+    is_counted = is_counted or use.breaker and true or use.kind == 'scope' or nil
     found[i] = {use.key, use.kind, use.weight}
   end
-  return found
+  return found, is_counted
 end
 
 -- Writes the claims of these jobs of one queue. `held`: the gates of each that holds permits or a turn, empty where its
@@ -23,7 +23,8 @@ local function start(queue, ids, states, held)
   for i = 1, #ids do
     local uses = held[i]
     if uses and not holding[uses] then
-      holding[uses] = pack({A.token, A.session, now, queue, true, noted(uses)})
+      local passed, is_counted = noted(uses)
+      holding[uses] = pack({A.token, A.session, now, queue, true, passed, is_counted})
     end
     running[2 * i - 1], running[2 * i] = ids[i], uses and holding[uses] or claim
     local state = states[i]
