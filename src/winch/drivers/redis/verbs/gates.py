@@ -88,7 +88,8 @@ class GateVerbs:
             is_strict=rule.is_strict,
             is_shard=is_shard,
         )
-        for name in ("ready", "gated", "tenanted") if is_changed else ():
+        # A job that is held or let in meanwhile is met in one set or the other, or has its place already.
+        for name in ("ready", "gated", "blocked", "tenanted") if is_changed else ():
             cursor = "0"
             while True:
                 cursor = (yield self._call("rescore", queue=queue, set=name, cursor=cursor)).decode()
