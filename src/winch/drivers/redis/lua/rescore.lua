@@ -1,6 +1,6 @@
 -- rescore: ready jobs of a queue, and those that wait at gates, take the places that its order gives them; some at a time.
--- Those with a tenant last.
--- A:      now; queue, set (ready, gated, blocked or tenanted), cursor
+-- Those at gates last.
+-- A:      now; queue, set (ready, gated, tenanted or blocked), cursor
 -- Return: the next cursor, 0 at the end
 -- Keys:   strict, unsorted, ready, gated, tenanted, blocked, stopped, line, tenants, fair, gate, env, st, run
 -- flags:
@@ -18,5 +18,5 @@ for i = 1, #found[2], 2 do
     end
   end
 end
-if A.set == 'tenanted' and found[1] == '0' then call('SREM', K.unsorted, A.queue) end
+if A.set == 'blocked' and found[1] == '0' then call('SREM', K.unsorted, A.queue) end
 return found[1]

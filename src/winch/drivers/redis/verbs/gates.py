@@ -75,11 +75,17 @@ class GateVerbs:
         return Verb("set_queue", body)
 
     def set_here(
-        self, queue: str, rule: QueueRule, now: datetime | None, *, is_shard: bool = False
+        self,
+        queue: str,
+        rule: QueueRule,
+        now: datetime | None,
+        *,
+        is_shard: bool = False,
+        number: int | None = None,
     ) -> Body[list[ClaimRef]]:
         """Set the rule, then give ready jobs the places that the order gives them, some at a time. Jobs
         that are stored meanwhile have theirs. In a shard of a cluster: the claims to be counted at
-        home."""
+        home. `number`: of the rule, in a cluster."""
         is_changed, running = yield self._call(
             "set_queue",
             now=micros(now),
@@ -87,9 +93,10 @@ class GateVerbs:
             concurrency=rule.concurrency or False,
             is_strict=rule.is_strict,
             is_shard=is_shard,
+            number=number,
         )
-        # A job that is held or let in meanwhile is met in one set or the other, or has its place already.
-        for name in ("ready", "gated", "blocked", "tenanted") if is_changed else ():
+        # A job that is held or let in meanwhile is met in the next set, or has its place already.
+        for name in ("ready", "gated", "tenanted", "blocked") if is_changed else ():
             cursor = "0"
             while True:
                 cursor = (yield self._call("rescore", queue=queue, set=name, cursor=cursor)).decode()

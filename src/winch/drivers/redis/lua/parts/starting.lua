@@ -16,7 +16,8 @@ local function noted(uses)
   return found, is_counted
 end
 
--- Writes the claims of these jobs of one queue. `held`: the gates of each that holds permits or a turn, empty where its
+-- Writes the claims of these jobs of one queue: token, session, claimed_at, queue, whether it holds permits, and what it
+-- has noted of gates. `held`: the gates of each that holds permits or a turn, empty where its
 -- queue counts it and it has no gates, false where it holds nothing. Answers the states that the claimer has to know.
 local function start(queue, ids, states, held)
   local claim, running, holding = pack({A.token, A.session, now, queue}), {}, {}
