@@ -211,6 +211,10 @@ def test_gates_go_home_while_their_slots_move(which: str, monkeypatch: pytest.Mo
             worker = Worker(own, session, names)
             try:
                 worker.work_until(lambda: going.done() or moving.done())
+            except StorageUnavailable:
+                is_over.set()
+                moving.result()  # a slot that has stopped half way is the reason, where one has
+                raise
             finally:
                 is_over.set()
             going.result()

@@ -68,7 +68,7 @@ def test_a_zombie_holds_no_permit(postgres_server: Databases) -> None:
 
 
 def test_ends_that_take_the_next_jobs_of_a_limit_keep_it(postgres_server: Databases) -> None:
-    """Two workers whose ends take the next jobs (`continues_limits`) keep the limit, also a lower one."""
+    """Two workers whose ends take the next jobs (`continues_limits`) keep a limit, also a lower one."""
     with Stage("a hot limit", "redis", postgres_server) as stage:
         workers = [stage.fleet.worker(concurrency=4) for _ in range(2)]
         for worker in workers:
