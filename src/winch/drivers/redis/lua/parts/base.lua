@@ -19,8 +19,11 @@ local now = A.now or clock()
 
 -- Redis keeps a hash of up to 512 short texts as a list and searches it from its beginning. One value of more than 64
 -- characters makes it a table.
+local WIDES = {}
 local function wide(number)
-  return string.format('%65d', number)
+  local text = WIDES[number] or string.format('%65d', number)
+  WIDES[number] = text
+  return text
 end
 
 -- Lua's stack holds some thousands of arguments.
