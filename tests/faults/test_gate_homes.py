@@ -133,13 +133,14 @@ class Worker:
         self.kinds = kinds
         self.held: list[ClaimRef] = []
         self.ended: list[str] = []
+        self.given_up: list[str] = []
 
     def claim(self) -> int:
         params = ClaimParams(session=self.session, token=new_id(), queues=("default",), limit=20)
         try:
             claims = self.driver.run(self.driver.claim(params))
         except StorageUnavailable:
-            surely(self.driver, lambda: self.driver.give_up(self.session, [params.token]))
+            self.given_up.append(params.token)
             return 0
         self.held += [ClaimRef(claim.id, claim.token) for claim in claims]
         running = Counter(self.kinds[ref.id] for ref in self.held)
@@ -157,12 +158,14 @@ class Worker:
         """Work until this is so and nothing is left to claim."""
         while True:
             is_last = is_over()
+            surely(self.driver, lambda: self.driver.admit(is_sweep=True))
+            # As a worker does with each beat: a job of a lost claim may have been on its way home.
+            surely(self.driver, lambda: self.driver.give_up(self.session, self.given_up))
             count = self.claim()
             if self.held:
                 self.end_one()
             elif is_last and not count:
                 return
-            surely(self.driver, lambda: self.driver.admit(is_sweep=True))
 
 
 @pytest.mark.parametrize("which", ["shard", "home", "both"])
