@@ -22,6 +22,7 @@ from tests.model.leases import LeaseDesign, LeaseModel
 from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
 from tests.model.queue_rule import RuleDesign, RuleModel
+from tests.model.rule_parts import PartsDesign, PartsModel
 from tests.model.schedules import ScheduleDesign, ScheduleModel
 from tests.model.scopes import (
     AT_ONCE,
@@ -49,6 +50,7 @@ from tests.model.scopes import (
     QUEUE_RULE,
     QUEUE_RULE_DYING,
     REWIND_BEATS,
+    RULE_PARTS,
     SCHEDULERS,
     TOGETHER,
     WAITS,
@@ -103,6 +105,13 @@ HOLDS: tuple[Case, ...] = (
         None,
         partial(explore, AtOnceModel(AtOnceDesign(), AT_ONCE)),
         events=("holds a job", "gives back", "is rescued"),
+    ),
+    Case(
+        "the protocol",
+        RULE_PARTS.name,
+        None,
+        partial(explore, PartsModel(PartsDesign(), RULE_PARTS)),
+        events=("dies", "takes up"),
     ),
     *(
         Case("the protocol", s.name, None, partial(explore, FifoModel(FifoDesign(), s)))
