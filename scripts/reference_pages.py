@@ -153,7 +153,18 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 WHOLE = {"testing": "winch.testing", "errors": "winch.errors", "types": "winch.types"}
 # Parts of App that Winch uses itself. They are not for callers and have no line in the reference.
-INNER = ("client", "clock", "configure", "driver", "loaded", "ready", "runtime", "spool", "standing_in")
+INNER = (
+    "client",
+    "clock",
+    "configure",
+    "connected",
+    "driver",
+    "loaded",
+    "ready",
+    "runtime",
+    "spool",
+    "standing_in",
+)
 
 MEANING: dict[str, str] = {
     "url": "The store: `sqlite:///file`, `postgresql://…`, `redis://…` or `valkey://…` (see [Redis](howto/redis.md)), or `memory://`. "
@@ -177,6 +188,7 @@ MEANING: dict[str, str] = {
     "max_memory": "Replace a worker process that uses more memory than this, for example `512MB`.",
     "max_lifetime": "Replace a worker process after this time, plus or minus 10 %.",
     "keys": "Keys that [encrypt](howto/encryption.md) arguments, results and checkpoints: `k2:base64,k1:base64`. The first key writes; all keys read.",
+    "move_to": "The store that jobs [may move to](howto/change-store.md). Until a move to it begins, the setting changes nothing.",
     "spool": "A file that keeps jobs [while the store is out of reach](#when-the-store-is-out-of-reach). Use an absolute path.",
     "alerts": "When to alert: `depth=50000 oldest=5m dead=off`, or `off`. The defaults are in [Alerts](howto/telemetry.md#alerts).",
     "alert_webhook": "Where Winch posts alerts: an `https://` address.",

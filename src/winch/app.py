@@ -21,6 +21,7 @@ from winch.engine.client.audit import AuditLog, noted
 from winch.engine.client.client import Client, Surroundings
 from winch.engine.client.fast_enqueue import FastClient
 from winch.engine.client.spool import Spool
+from winch.engine.moving.routed_driver import routed
 from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.middleware import Middleware
 from winch.engine.tasks.options import TaskOptions, _name, task_options
@@ -156,11 +157,13 @@ class App(Areas):
         if self._driver is None:
             with self._opening:  # the first jobs of several threads ask at the same time
                 if self._driver is None:
-                    given = self.settings
-                    self._driver = connect(
-                        given.url, clock=self.clock, schema=given.schema, events=given.events == "full"
-                    )
+                    self._driver = routed(self.connected, self.settings.url, self.settings.move_to)
         return self._driver
+
+    def connected(self, url: str) -> Driver:
+        """The driver of a store, with this app's settings; it opens nothing yet."""
+        schema, is_full = self.settings.schema, self.settings.events == "full"
+        return connect(url, clock=self.clock, schema=schema, events=is_full)
 
     def ready(self) -> Driver:
         """The driver, after a check that the store answers (else StorageUnavailable) and has the right

@@ -19,6 +19,7 @@ from tests.model.gates import (
 )
 from tests.model.handover import MoveDesign, MoveModel
 from tests.model.leases import LeaseDesign, LeaseModel
+from tests.model.moving import StoreMoveDesign, StoreMoveModel
 from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
 from tests.model.queue_rule import RuleDesign, RuleModel
@@ -52,6 +53,8 @@ from tests.model.scopes import (
     REWIND_BEATS,
     RULE_PARTS,
     SCHEDULERS,
+    STORE_MOVE_OF_ONE,
+    STORE_MOVES,
     TOGETHER,
     WAITS,
     events_of,
@@ -207,6 +210,19 @@ HOLDS: tuple[Case, ...] = (
         None,
         partial(explore, CommandModel(CommandDesign(), COMMANDS)),
         ("dies", "reply is lost", "fails", "read after a delete", "is carried out"),
+    ),
+    *(
+        Case(
+            "the protocol",
+            scope.name,
+            None,
+            partial(explore, StoreMoveModel(StoreMoveDesign(), scope)),
+            (
+                *("mover dies", "answer is lost", "late import", "takes the hold back", "fails"),
+                *("ends in the source", "ends in the target", "forgets", "the key is free"),
+            ),
+        )
+        for scope in (STORE_MOVES, STORE_MOVE_OF_ONE)
     ),
     *(
         Case(

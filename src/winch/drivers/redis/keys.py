@@ -82,6 +82,7 @@ KEYS = {
     "events": "stream: every change, where events are kept",
     "lines_end": "zset: lines of books, by the end of their time",
     "seq": "number of the last event",
+    "parcels": "hash: the numbers of a move's last parcel that left, its open one, its last that came",
     "leaving": "hash: job on its way from this shard to home -> all there is of it",
     "away": "zset: jobs that went home from this shard, by when; for a day",
     "shut": "set: families of gates that are at home or on their way: no job of theirs is admitted here",
@@ -114,6 +115,7 @@ KEYS_OF = {
     "runs": "hash: window of a schedule -> what became of it",
     "lines": "zset: the keys of a book, score 0",
     "bodies": "hash: key of a book -> its text and the end of its time",
+    "parcel": "list: the jobs of a move's open parcel: id, envelope and state of each",
     "waiting": "zset: waiters of a queue, until when; `waiting:` has the waiters for due jobs",
     "bell": "list: the wake-ups of one waiter; expires",
 }
@@ -213,7 +215,7 @@ def prelude(text: str) -> str:
         lines.append(f"local RAMP_STEP, RAMP_STEPS = {RAMP_STEP}, {RAMP_STEPS}")
     if "AWAITED" in text:
         lines.append(f"local AWAITED = '\"{AWAITED_HEADER}\":'")
-    if "FLOW_ALIKE" in text:
+    if "FLOW" in text:
         lines.append(f"local FLOW, INPUTS = '\"{FLOW_HEADER}\":', '\"{INPUTS_HEADER}\":'")
         lines.append(f"local FLOW_ALIKE, STILL_AWAITED = {FLOW_ALIKE}, {_micros(STILL_AWAITED)}")
     if "UNDO_LIVES" in text:

@@ -137,6 +137,69 @@ def envelope(job: NewJob) -> bytes:
         raise InvalidPayload(f"a text of job {job.id} cannot be stored as UTF-8: {error}") from error
 
 
+def moved(job: JobRecord) -> tuple[bytes, bytes]:
+    """The envelope and the state of a job of another store, as this one keeps them."""
+    created = to_micros(job.created_at)
+    new = NewJob(
+        id=job.id,
+        task=job.task,
+        version=job.version,
+        args=job.args,
+        queue=job.queue,
+        priority=job.priority,
+        tenant=job.tenant,
+        fifo=job.fifo,
+        unique_key=job.unique_key,
+        tags=job.tags,
+        headers=job.headers,
+        options=job.options,
+        expires=None if job.expires_at is None else job.expires_at - job.created_at,
+        max_attempts=job.max_attempts,
+        keep=job.keep,
+    )
+    state: dict[str, Any] = {
+        "s": job.state.value,
+        "t": to_micros(job.run_at),
+        "a": job.attempt,
+        "c": job.crashes or None,
+        "r": job.rescues or None,
+        "u": job.is_suspect or None,
+        "n": job.fence or None,
+        "x": job.session,
+        "k": micros(job.claimed_at),
+        "e": job.ended_token,
+        "q": micros(job.cancel_requested_at),
+        "p": job.progress,
+        "h": job.checkpoint,
+        "l": job.log,
+        "H": [_moved_entry(entry) for entry in job.history] or None,
+        "f": micros(job.finished_at),
+        "R": job.result,
+        "w": job.reason,
+        "g": job.fingerprint,
+        "U": job.has_undo or None,
+        "N": job.seq,
+    }
+    kept = {name: value for name, value in state.items() if value is not None}
+    return b"\xcf" + created.to_bytes(CREATED - 1) + envelope(new), _encode(kept)
+
+
+def _moved_entry(entry: Entry) -> dict[str, Any]:
+    line = {
+        "what": entry.what,
+        "at": to_micros(entry.at),
+        "attempt": entry.attempt,
+        "token": entry.token,
+        "session": entry.session,
+        "claimed_at": micros(entry.claimed_at),
+        "error": None if entry.error is None else msgspec.to_builtins(entry.error),
+        "by": entry.by,
+        "note": entry.note,
+        "log": entry.log,
+    }
+    return {name: value for name, value in line.items() if value is not None}
+
+
 def _read_envelope(data: bytes) -> tuple[int, list[Any]]:
     try:
         found = _envelope.decode(memoryview(data)[CREATED:])

@@ -84,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_lifetime: timedelta | None = None
     keys: Keyring | None = None
     spool: str | None = None
+    move_to: str | None = None
     alerts: AlertRules = AlertRules()
     alert_webhook: str | None = None
     alert_secret: str | None = None
@@ -284,6 +285,7 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "max_lifetime": parse_duration,
     "keys": _keys,
     "spool": _text,
+    "move_to": _text,
     "alerts": parse_rules,
     "alert_webhook": _text,
     "alert_secret": _text,
