@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 from typing import TypeVar
 
 import msgspec
@@ -30,12 +31,15 @@ class Fair:
         parsed = decoded_state(state)
         return cls(float(parsed.get("at", 0.0)), dict(parsed.get("ends", {})), weights)
 
-    def next(self, tenants: Iterable[str]) -> str:
-        return min(tenants, key=lambda tenant: (max(self.at, self.ends.get(tenant, 0.0)), tenant))
+    def start(self, tenant: str) -> float:
+        """The virtual time at which this tenant is served next."""
+        return max(self.at, self.ends.get(tenant, 0.0))
 
-    def served(self, tenant: str) -> None:
-        self.at = max(self.at, self.ends.get(tenant, 0.0))
+    def served(self, tenant: str) -> float:
+        """One job of this tenant is taken; when it is served again."""
+        self.at = self.start(tenant)
         self.ends[tenant] = self.at + 1 / max(1, self.weights.get(tenant, 1))
+        return self.ends[tenant]
 
     def dump(self) -> str:
         # A tenant that is not ahead starts at the virtual time, as one never heard of does.
@@ -51,10 +55,12 @@ def tenant_key(queue: str) -> str:
 @dataclass(slots=True)
 class Draw:
     """What a claim takes from one queue, in order: ids of gated jobs, None for the next plain one.
-    `scoped`: how many of them are under a scope or a slow rate."""
+    `scoped`: how many of them are under a scope or a slow rate. `is_cut`: it ended where a tenant had
+    more jobs than were read."""
 
     order: list[str | None] = field(default_factory=list)
     scoped: int = 0
+    is_cut: bool = False
 
     @property
     def plain(self) -> int:
@@ -75,11 +81,13 @@ def draw(
     *,
     limit: int,
     scoped: int,
+    cut: Collection[str] = (),
 ) -> Draw:
     """Go through one queue's jobs in order: by sort key, and between tenants by turn.
 
     `plain`: the sort keys and ids of the first plain jobs. At most `limit` jobs in all, at most `scoped`
-    of those under a scope or a slow rate (`is_for_free_slot`).
+    of those under a scope or a slow rate (`is_for_free_slot`). `cut`: tenants that have more jobs than
+    these candidates; no other tenant is served before those.
     """
     lines: dict[str, list[Candidate | None]] = {}
     mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]
@@ -93,12 +101,19 @@ def draw(
     for line in lines.values():
         line.reverse()
     result = Draw()
-    while lines and len(result.order) < limit:
-        tenant = fair.next(lines) if fair is not None else next(iter(lines))
+    # The virtual time never passes a line that waits, so each turn is known before others are served.
+    turns = [(0.0 if fair is None else fair.start(tenant), tenant) for tenant in lines]
+    heapify(turns)
+    while turns and len(result.order) < limit:
+        tenant = turns[0][1]
         line = lines[tenant]
-        item = line.pop()
         if not line:
-            del lines[tenant]
+            heappop(turns)
+            result.is_cut = tenant in cut
+            if result.is_cut:
+                break
+            continue
+        item = line.pop()
         if item is None:
             result.order.append(None)
         else:
@@ -110,6 +125,6 @@ def draw(
             result.scoped += is_scoped
             result.order.append(item.id)
         if fair is not None:
-            fair.served(tenant)
+            heapreplace(turns, (fair.served(tenant), tenant))
     admission.written()
     return result

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
-from operator import attrgetter, itemgetter
+from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
 from winch.core.gates.draw import Draw, Fair, draw, tenant_key
 from winch.core.gates.passes import Admission, Candidate, Granted
-from winch.core.gates.uses import Look, gates_of, queue_key
+from winch.core.gates.uses import GateUse, Look, gates_of, queue_key
 from winch.core.job import Claim, from_micros, strict_place
 from winch.core.policy.queue_settings import QueueRule
 from winch.core.values.codec import to_json
@@ -74,7 +77,7 @@ def _find_and_take(
         return None
     if text == "[]":
         return []
-    claims = _read_found(text, params.token, queue, at)
+    claims = _read_found(text, params.token, at)
     taken = {
         "now": at,
         "token": params.token,
@@ -93,6 +96,7 @@ class _Ready(msgspec.Struct, frozen=True, array_like=True, gc=False):
     task: str
     version: int
     args: str
+    queue: str
     attempt: int
     fence: int
     created_at: int
@@ -108,8 +112,8 @@ _ready = msgspec.json.Decoder(list[_Ready])
 _order = attrgetter("sort_key", "id")
 
 
-def _read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Claim]:
-    """The claims of what `claim` has found, in the order of the queue."""
+def _read_found(text: str, token: str, claimed_at: int, *, has_permit: bool = False) -> list[Claim]:
+    """The claims of what `claim` or `admit.take` has found, in the order of the queue."""
     found = _ready.decode(text)
     found.sort(key=_order)  # as they come already, but no aggregate promises an order
     moments = _Datetimes()
@@ -121,7 +125,7 @@ def _read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Clai
             job.task,
             job.version,
             job.args,
-            queue,
+            job.queue,
             job.attempt + 1,
             max(job.fence + 1, claimed_at),
             moments[job.created_at],
@@ -132,6 +136,7 @@ def _read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Clai
             {} if job.headers == "{}" else read_headers(job.headers),
             job.options,
             job.checkpoint,
+            has_permit,
         )
         for job in found
     ]
@@ -163,27 +168,99 @@ def _claim_queue(
         return (yield from _claim_ruled(params, queue, limit, gated, at, rule))
     found: list[Claim] = []
     scoped = 0
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         left = limit - len(found)
         asked = {"queue": queue, "tasks": tasks, "session": params.session, "limit": left + AHEAD}
-        rows = yield from query("admit.candidates", **asked, is_strict=0)
+        rows = yield from _candidates("admit.candidates", **asked, is_strict=0)
         is_all = len(rows) < left + AHEAD
-        rows += yield from query("admit.tenants", **asked)
+        tenants = yield from _tenants_of(queue, params.session)
+        more, cut = yield from _of_tenants(tenants, params, queue, left, is_first=number == 0)
+        rows += more
         if not rows:  # no job with gates is ready: nothing to draw between
             found += yield from _claim_plain(params, queue, left, at)
             break
-        candidates = [Candidate(row[0], queue, row[1], row[2], gates_of(row[3]), row[4]) for row in rows]
+        candidates = [
+            Candidate(row.id, queue, row.sort_key, row.attempt, gates_of(row.options), row.tenant)
+            for row in rows
+        ]
         standing = yield from query("admit.plain", queue=queue, tasks=tasks, limit=left)
-        admission, drawn = yield from _drawn(candidates, standing, queue, left, gated - scoped, at)
+        asks = _Asks(params, queue, left, gated - scoped, at)
+        admission, drawn = yield from _drawn(candidates, standing, asks, tenants, cut)
         claims = yield from _taken(admission, params, at)
         plain: list[Claim] = []
         if drawn.plain:
             plain = yield from _claim_plain(params, queue, drawn.plain, at)
         found += drawn.arranged({claim.id: claim for claim in claims}, plain)
         scoped += drawn.scoped
-        if len(found) >= limit or is_all or not admission.held:
+        if len(found) >= limit or not (drawn.is_cut or (admission.held and not is_all)):
             break
     return found, scoped
+
+
+class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One candidate, as admit.candidates and admit.of_tenants have it."""
+
+    id: str
+    sort_key: int
+    attempt: int
+    options: str | None
+    tenant: str | None
+    priority: int
+
+
+_rows = msgspec.json.Decoder(list[_Row])
+_next = msgspec.json.Decoder(list[tuple[str, str | None]])
+_first = msgspec.json.Decoder(list[tuple[int, str]])
+_place = attrgetter("sort_key", "id")
+# Of each tenant a few more jobs are read than its share of the claim: some may be held at their gates.
+SPARE = 2
+
+
+def _candidates(name: str, **values: object) -> Body[list[_Row]]:
+    """What a statement finds that returns candidates in one row, sorted."""
+    [(text,)] = yield from query(name, **values)
+    rows = _rows.decode(text)
+    rows.sort(key=_place)  # as they come already, but no aggregate promises an order
+    return rows
+
+
+def _tenants_of(queue: str, session: str) -> Body[dict[str, int]]:
+    """The tenants of the ready jobs of a queue, with their weights."""
+    [(text,)] = yield from query("admit.tenants", queue=queue, session=session)
+    if text == "[]":
+        return {}
+    tenants = msgspec.json.decode(text, type=list[str])
+    specs = yield from permits.specs_of(f"tenant:{tenant}" for tenant in tenants)
+    return {
+        tenant: max(1, specs[name].n) if (name := f"tenant:{tenant}") in specs else 1
+        for tenant in tenants
+    }
+
+
+def _of_tenants(
+    tenants: dict[str, int], params: ClaimParams, queue: str, left: int, *, is_first: bool
+) -> Body[tuple[list[_Row], list[str]]]:
+    """The first ready jobs of each tenant; and the tenants that have more.
+
+    The first time half as many again of each as its weight gives it of the claim, because others may
+    have fewer; then as many as there is room for, and no tenant counts as having more."""
+    if not tenants:
+        return [], []
+    total = sum(tenants.values())
+    found: list[_Row] = []
+    cut: list[str] = []
+    for weight in sorted(set(tenants.values())):
+        alike = [tenant for tenant, own in tenants.items() if own == weight]
+        most = min(left, math.ceil(1.5 * left * weight / total)) + SPARE if is_first else left + AHEAD
+        tasks = None if params.tasks is None else to_json(params.tasks)
+        rows = yield from _candidates(
+            "admit.of_tenants", tenants=to_json(alike), queue=queue, tasks=tasks, limit=most
+        )
+        found += rows
+        if is_first and len(rows) >= most:
+            count = Counter(row.tenant for row in rows)
+            cut += [tenant for tenant in alike if count[tenant] >= most]
+    return found, cut
 
 
 def _claim_ruled(
@@ -198,7 +275,9 @@ def _claim_ruled(
         if left <= 0:
             break
         candidates, is_all = yield from _ruled_candidates(params, queue, left, rule)
-        admission, drawn = yield from _drawn(candidates, (), queue, left, gated - scoped, at)
+        tenants = yield from _tenants_of(queue, params.session)
+        asks = _Asks(params, queue, left, gated - scoped, at)
+        admission, drawn = yield from _drawn(candidates, (), asks, tenants)
         if rule.concurrency is not None and admission.taken:
             admission.permits += [Granted(queue_key(queue), i, 1) for i in admission.taken]
             yield from query("claim.mark", ids=to_json(admission.taken))
@@ -222,10 +301,11 @@ def _ruled_candidates(
         "limit": most,
     }
     if not rule.is_strict:
-        rows = yield from query("admit.candidates", **asked, is_strict=0)
+        rows = yield from _candidates("admit.candidates", **asked, is_strict=0)
         is_all = len(rows) < most
-        rows += yield from query("admit.ruled", **{**asked, "limit": left}, is_strict=0)
-        rows += yield from query("admit.tenants", **asked)
+        rows += yield from _candidates("admit.ruled", **{**asked, "limit": left}, is_strict=0)
+        tenants = yield from _tenants_of(queue, params.session)
+        rows += (yield from _of_tenants(tenants, params, queue, left, is_first=False))[0]
     else:
         rows = []
         levels = {0, *(row[0] for row in (yield from query("admit.levels", queue=queue)))}
@@ -233,42 +313,54 @@ def _ruled_candidates(
             if len(rows) >= most:
                 break
             if level:
-                rows += yield from query("admit.level", **asked, priority=level)
+                rows += yield from _candidates("admit.level", **asked, priority=level)
             else:
-                rows += yield from query("admit.ruled", **asked, is_strict=1)
-                rows += yield from query("admit.candidates", **asked, is_strict=1)
+                rows += yield from _candidates("admit.ruled", **asked, is_strict=1)
+                rows += yield from _candidates("admit.candidates", **asked, is_strict=1)
         is_all = len(rows) < most
-        rows += yield from query("admit.strict_tenants", **asked)
+        of_tenants = yield from _candidates("admit.strict_tenants", **asked)
+        rows += sorted(of_tenants, key=lambda row: (-row.priority, row.sort_key, row.id))
     return [
         Candidate(
-            i, queue, strict_place(key, n) if rule.is_strict else key, attempt, gates_of(text), tenant
+            row.id,
+            queue,
+            strict_place(row.sort_key, row.priority) if rule.is_strict else row.sort_key,
+            row.attempt,
+            gates_of(row.options),
+            row.tenant,
         )
-        for i, key, attempt, text, tenant, n in rows
+        for row in rows
     ], is_all
+
+
+class _Asks(NamedTuple):
+    """What a claim wants of one queue: so many jobs, and so many under a scope or a slow rate."""
+
+    params: ClaimParams
+    queue: str
+    limit: int
+    gated: int
+    at: int
 
 
 def _drawn(
     candidates: Sequence[Candidate],
     plain: Sequence[Row],
-    queue: str,
-    limit: int,
-    gated: int,
-    at: int,
+    asks: _Asks,
+    weights: dict[str, int],
+    cut: Sequence[str] = (),
 ) -> Body[tuple[Admission, Draw]]:
     if not candidates:
-        return Admission({}, at), Draw([None] * len(plain))
+        return Admission({}, asks.at), Draw([None] * len(plain))
     uses = {use.key: use for job in candidates for use in job.gates}
-    looks = yield from permits.look(uses.values())
-    admission = Admission(looks, at)
-    key = tenant_key(queue)
+    looks = yield from permits.look(uses.values(), asks.params)
+    admission = Admission(looks, asks.at, asks.params.at_once)
+    key = tenant_key(asks.queue)
     fair = None
-    tenants = sorted({job.tenant for job in candidates if job.tenant is not None})
-    if tenants:
-        specs = yield from permits.specs_of(f"tenant:{tenant}" for tenant in tenants)
-        weights = {name.removeprefix("tenant:"): spec.n for name, spec in specs.items()}
-        found = yield from query("admit.look", keys=to_json([key]))
-        fair = Fair.of(found[0][1], weights)
-    drawn = draw(admission, candidates, plain, fair, limit=limit, scoped=gated)
+    if any(job.tenant is not None for job in candidates):
+        turns = yield from permits.look([GateUse(key, "")])
+        fair = Fair.of(turns[key].state, weights)
+    drawn = draw(admission, candidates, plain, fair, limit=asks.limit, scoped=asks.gated, cut=cut)
     if fair is not None:
         admission.changed[key] = Look(key, state=fair.dump())
     return admission, drawn
@@ -281,27 +373,32 @@ def _taken(
     if admission.changed:
         yield from permits.keep(admission.changed.values())
     if admission.held:
-        held = [{"id": i, "gate": key, "now": at} for i, key in admission.held.items()]
-        yield Step.each("admit.hold", held)
-    if admission.permits:
-        rows = [
-            {
-                "gate": one.gate,
-                "job": one.job,
-                "token": None if one.is_turn else params.token,
-                "weight": one.weight,
-            }
-            for one in admission.permits
-        ]
-        yield Step.each("admit.permit", rows)
+        yield from query("admit.hold", held=to_json(admission.held), now=at)
+    yield from _permit(admission.permits, params)
     return (yield from _take(admission.taken, params, at, has_permit=has_permit))
+
+
+def _permit(granted: Sequence[Granted], params: ClaimParams) -> Body[None]:
+    """Write these permits."""
+    if granted:
+        rows = [
+            (
+                one.gate,
+                one.job,
+                None if one.is_turn else params.token,
+                one.weight,
+                params.at_once if one.is_limit else None,
+            )
+            for one in granted
+        ]
+        yield from query("admit.permit", permits=to_json(rows), session=params.session)
 
 
 def next_members(ended: Sequence[str], params: ClaimParams, at: int) -> Body[list[Claim]]:
     """Take the next members of the FIFO keys of these jobs, which are final now: those that a claim
     would take first."""
-    rows = yield from query("finish_and_claim", ids=to_json(ended), session=params.session)
-    uses = {job_id: gates_of(options) for job_id, options in rows}
+    [(text,)] = yield from query("finish_and_claim", ids=to_json(ended), session=params.session)
+    uses = {job_id: gates_of(options) for job_id, options in _next.decode(text)}
     heads = {job_id: found[0].key for job_id, found in uses.items() if len(found) == 1}
     if not heads:
         return []
@@ -309,15 +406,15 @@ def next_members(ended: Sequence[str], params: ClaimParams, at: int) -> Body[lis
     most = min(params.limit, len(heads))
     taken: list[str] = []
     for queue in dict.fromkeys(params.queues):
-        rows = yield from query("finish_and_claim.first", queue=queue, tasks=tasks, limit=most)
-        first = list(takewhile(heads.__contains__, (row[0] for row in rows)))
+        [(text,)] = yield from query("finish_and_claim.first", queue=queue, tasks=tasks, limit=most)
+        rows = _first.decode(text)
+        rows.sort()
+        first = list(takewhile(heads.__contains__, (job_id for _, job_id in rows)))
         taken += first
         if len(taken) >= most or len(first) < len(rows):
             break
     del taken[most:]
-    turns = [{"gate": heads[job_id], "job": job_id, "token": None, "weight": 0} for job_id in taken]
-    if turns:
-        yield Step.each("admit.permit", turns)
+    yield from _permit([Granted(heads[i], i, 0, is_turn=True) for i in taken], params)
     return (yield from _take(taken, params, at))
 
 
@@ -327,34 +424,10 @@ def _take(
     """Claim jobs that have their permits."""
     if not ids:
         return []
-    taken = yield from query(
-        "admit.take", ids=to_json(ids), now=at, token=params.token, session=params.session
+    as_json = to_json(ids)
+    [(text,)] = yield from query("admit.take", ids=as_json)
+    claims = _read_found(text, params.token, at, has_permit=has_permit)
+    yield Step(
+        "claim.take", {"now": at, "token": params.token, "session": params.session, "ids": as_json}
     )
-    return _read_claims(taken, params.token, from_micros(at), has_permit)
-
-
-def _read_claims(rows: Iterable[Row], token: str, claimed_at: datetime, has_permit: bool) -> list[Claim]:
-    """Claims from the columns of `admit.take`, in the order of the queue."""
-    moments = _Datetimes()
-    return [
-        Claim(
-            id=row[1],
-            token=token,
-            task=row[2],
-            version=row[3],
-            args=row[4],
-            queue=row[5],
-            attempt=row[6],
-            fence=row[7],
-            created_at=moments[row[8]],
-            run_at=moments[row[9]],
-            claimed_at=claimed_at,
-            is_suspect=bool(row[10]),
-            expires_at=None if row[11] is None else moments[row[11]],
-            headers={} if row[12] == "{}" else read_headers(row[12]),
-            options=row[13],
-            checkpoint=row[14],
-            has_permit=has_permit,
-        )
-        for row in sorted(rows, key=itemgetter(0, 1))
-    ]
+    return claims
