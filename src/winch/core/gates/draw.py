@@ -13,6 +13,8 @@ from winch.core.gates.passes import Admission, Candidate
 from winch.core.gates.uses import decoded_state, is_for_free_slot
 
 T = TypeVar("T")
+# A claim ahead of free slots passes over so many jobs whose gates are closed.
+PASSED = 10
 
 
 @dataclass(slots=True)
@@ -82,12 +84,17 @@ def draw(
     limit: int,
     scoped: int,
     cut: Collection[str] = (),
+    slots: int | None = None,
 ) -> Draw:
     """Go through one queue's jobs in order: by sort key, and between tenants by turn.
 
     `plain`: the sort keys and ids of the first plain jobs. At most `limit` jobs in all, at most `scoped`
     of those under a scope or a slow rate (`is_for_free_slot`). `cut`: tenants that have more jobs than
     these candidates; no other tenant is served before those.
+
+    `slots`: how many jobs are for free slots; None: all. Beyond these no job is blocked at a limit or a
+    rate to find another: it stays ready, and after a few of them only plain jobs are taken. Where no slot
+    is free and the claim finds nothing, one job is blocked: the end that lets it in wakes the worker.
     """
     lines: dict[str, list[Candidate | None]] = {}
     mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]
@@ -101,6 +108,7 @@ def draw(
     for line in lines.values():
         line.reverse()
     result = Draw()
+    passed = 0
     # The virtual time never passes a line that waits, so each turn is known before others are served.
     turns = [(0.0 if fair is None else fair.start(tenant), tenant) for tenant in lines]
     heapify(turns)
@@ -118,9 +126,14 @@ def draw(
             result.order.append(None)
         else:
             is_scoped = is_for_free_slot(item.gates, item.attempt, admission.looks)
-            if is_scoped and result.scoped >= scoped:
+            if passed >= PASSED or (is_scoped and result.scoped >= scoped):
                 continue
-            if not admission.admit(item):
+            taken = len(result.order)
+            is_ahead = slots is not None and (
+                taken >= slots > 0 or (slots == 0 and bool(taken or admission.held))
+            )
+            if not admission.admit(item, is_ahead=is_ahead):
+                passed += item.id not in admission.held
                 continue
             result.scoped += is_scoped
             result.order.append(item.id)

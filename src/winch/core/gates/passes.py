@@ -54,8 +54,9 @@ class Admission:
     changed: dict[str, Look] = field(default_factory=dict)
     _rates: dict[str, RateUse] = field(default_factory=dict)
 
-    def admit(self, job: Candidate) -> bool:
-        """Grant all that the job needs, or hold it at the first gate that is closed."""
+    def admit(self, job: Candidate, *, is_ahead: bool = False) -> bool:
+        """Grant all that the job needs, or hold it at the first gate that is closed. `is_ahead`: it is
+        claimed ahead of free slots, and stays ready where a limit or a rate is closed."""
         for use in job.gates:
             look = self.looks[use.key]
             if use.kind == RATE:
@@ -64,6 +65,8 @@ class Admission:
                 is_open, next_at = look.used + self._more(look, use) <= _number(look, use), None
             else:
                 is_open, next_at = passes(look, use, job.id, job.attempt, self.now)
+            if not is_open and is_ahead and use.kind in (LIMIT, RATE):
+                return False
             if not is_open:
                 self.held[job.id] = use.key
                 if next_at is not None and (look.open_at is None or look.open_at > next_at):

@@ -65,23 +65,22 @@ SELECT json_group_array(tenant)
 FROM tenants
 WHERE tenant IS NOT NULL;
 
--- admit.of_tenants: the first ready jobs of each of these tenants.
-SELECT json_group_array(json_array(id, sort_key, attempt, options, tenant, priority))
-FROM (
-    SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant, job.priority
-    FROM json_each(:tenants) AS wanted
-    JOIN winch_job AS job ON job.id IN (
-        SELECT first.id
-        FROM winch_job AS first
-        WHERE first.state = 'ready'
-            AND first.gate IS NOT NULL
-            AND first.queue = :queue
-            AND first.tenant = wanted.value
-            AND (:tasks IS NULL OR first.task IN (SELECT value FROM json_each(:tasks)))
-        ORDER BY first.sort_key, first.id
+-- admit.of_tenants: the first ready jobs of each of these tenants, as a JSON list of lists.
+SELECT json_group_array(json((
+    SELECT json_group_array(json_array(id, sort_key, attempt, options, tenant, priority))
+    FROM (
+        SELECT id, sort_key, attempt, options, tenant, priority
+        FROM winch_job
+        WHERE state = 'ready'
+            AND gate IS NOT NULL
+            AND queue = :queue
+            AND tenant = wanted.value
+            AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+        ORDER BY sort_key, id
         LIMIT :limit
     )
-);
+)))
+FROM json_each(:tenants) AS wanted;
 
 -- admit.strict_tenants: the same in a queue of strict order. It reads and sorts all ready jobs of each tenant.
 SELECT json_group_array(json_array(id, sort_key, attempt, options, tenant, priority))
@@ -162,14 +161,31 @@ LIMIT :limit;
 
 -- admit.look: what gates remember, how much of them is out, what a session that runs so many jobs at once has of them,
 -- whose turn it is, and the first live member of a FIFO key. In one row, as JSON: see claim.
+WITH part AS (
+    SELECT
+        gate, sum(weight) AS weight, max(weight) AS heaviest,
+        min(sum(weight), coalesce(at_once * max(weight), sum(weight))) AS used,
+        session = :session AND at_once = :at_once AS is_own,
+        max(CASE WHEN token IS NULL THEN job END) AS turn
+    FROM winch_permit
+    WHERE gate IN (SELECT value FROM json_each(:keys))
+    GROUP BY gate, session, at_once
+),
+held AS MATERIALIZED (
+    SELECT
+        gate, sum(used) AS used, max(CASE WHEN is_own THEN weight END) AS own,
+        max(CASE WHEN is_own THEN heaviest END) AS heaviest, max(turn) AS turn
+    FROM part
+    GROUP BY gate
+)
 SELECT json_group_array(json_array(
     wanted.value,
     winch_gate.state,
     winch_gate.open_at,
-    (SELECT coalesce(sum(used), 0) FROM winch_gate_used WHERE gate = wanted.value),
-    (SELECT weight FROM winch_gate_used WHERE gate = wanted.value AND session = :session AND at_once = :at_once),
-    (SELECT heaviest FROM winch_gate_used WHERE gate = wanted.value AND session = :session AND at_once = :at_once),
-    (SELECT job FROM winch_permit WHERE gate = wanted.value AND token IS NULL),
+    coalesce(held.used, 0),
+    held.own,
+    held.heaviest,
+    held.turn,
     CASE
         WHEN substr(wanted.value, 1, 5) = 'fifo:' THEN (
             SELECT id
@@ -181,7 +197,8 @@ SELECT json_group_array(json_array(
     END
 ))
 FROM json_each(:keys) AS wanted
-LEFT JOIN winch_gate ON winch_gate.key = wanted.value;
+LEFT JOIN winch_gate ON winch_gate.key = wanted.value
+LEFT JOIN held ON held.gate = wanted.value;
 
 -- admit.specs: what is set by these names.
 SELECT name, spec

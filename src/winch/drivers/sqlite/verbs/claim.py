@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
@@ -11,6 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from winch.core.gates.draw import Draw, Fair, draw, tenant_key
 from winch.core.gates.passes import Admission, Candidate, Granted
@@ -40,7 +40,10 @@ class ClaimVerbs:
                     break
                 left = params.limit - len(claims)
                 if params.gated != 0:
-                    found, scoped = yield from _claim_queue(params, queue, left, gated, at)
+                    free = _slots(params, claims)
+                    found, scoped = yield from _claim_queue(
+                        replace(params, free=free), queue, left, gated, at
+                    )
                     claims += found
                     gated = max(gated - scoped, 0)
                 else:
@@ -169,10 +172,13 @@ def _claim_queue(
     found: list[Claim] = []
     scoped = 0
     for number in range(ROUNDS):
-        left = limit - len(found)
-        asked = {"queue": queue, "tasks": tasks, "session": params.session, "limit": left + AHEAD}
+        # Without a free slot a few are tried first: their gates are mostly held by this worker's own jobs.
+        is_trial = number == 0 and params.free == 0
+        left = min(limit, TRIED) if is_trial else limit - len(found)
+        most = left if is_trial else left + AHEAD
+        asked = {"queue": queue, "tasks": tasks, "session": params.session, "limit": most}
         rows = yield from _candidates("admit.candidates", **asked, is_strict=0)
-        is_all = len(rows) < left + AHEAD
+        is_all = len(rows) < most
         tenants = yield from _tenants_of(queue, params.session)
         more, cut = yield from _of_tenants(tenants, params, queue, left, is_first=number == 0)
         rows += more
@@ -184,7 +190,7 @@ def _claim_queue(
             for row in rows
         ]
         standing = yield from query("admit.plain", queue=queue, tasks=tasks, limit=left)
-        asks = _Asks(params, queue, left, gated - scoped, at)
+        asks = _Asks(params, queue, left, gated - scoped, at, _slots(params, found))
         admission, drawn = yield from _drawn(candidates, standing, asks, tenants, cut)
         claims = yield from _taken(admission, params, at)
         plain: list[Claim] = []
@@ -192,7 +198,11 @@ def _claim_queue(
             plain = yield from _claim_plain(params, queue, drawn.plain, at)
         found += drawn.arranged({claim.id: claim for claim in claims}, plain)
         scoped += drawn.scoped
-        if len(found) >= limit or not (drawn.is_cut or (admission.held and not is_all)):
+        if is_trial:
+            is_more = bool(found)
+        else:
+            is_more = drawn.is_cut or (bool(admission.held) and not is_all)
+        if len(found) >= limit or not is_more:
             break
     return found, scoped
 
@@ -209,11 +219,14 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _rows = msgspec.json.Decoder(list[_Row])
+_lists = msgspec.json.Decoder(list[list[_Row]])
 _next = msgspec.json.Decoder(list[tuple[str, str | None]])
 _first = msgspec.json.Decoder(list[tuple[int, str]])
 _place = attrgetter("sort_key", "id")
 # Of each tenant a few more jobs are read than its share of the claim: some may be held at their gates.
 SPARE = 2
+# How many candidates a claim without a free slot tries before it reads as many as it wants.
+TRIED = 32
 
 
 def _candidates(name: str, **values: object) -> Body[list[_Row]]:
@@ -253,13 +266,13 @@ def _of_tenants(
         alike = [tenant for tenant, own in tenants.items() if own == weight]
         most = min(left, math.ceil(1.5 * left * weight / total)) + SPARE if is_first else left + AHEAD
         tasks = None if params.tasks is None else to_json(params.tasks)
-        rows = yield from _candidates(
+        [(text,)] = yield from query(
             "admit.of_tenants", tenants=to_json(alike), queue=queue, tasks=tasks, limit=most
         )
-        found += rows
-        if is_first and len(rows) >= most:
-            count = Counter(row.tenant for row in rows)
-            cut += [tenant for tenant in alike if count[tenant] >= most]
+        for tenant, rows in zip(alike, _lists.decode(text), strict=True):
+            found += sorted(rows, key=_place)
+            if is_first and len(rows) == most:
+                cut.append(tenant)
     return found, cut
 
 
@@ -276,7 +289,7 @@ def _claim_ruled(
             break
         candidates, is_all = yield from _ruled_candidates(params, queue, left, rule)
         tenants = yield from _tenants_of(queue, params.session)
-        asks = _Asks(params, queue, left, gated - scoped, at)
+        asks = _Asks(params, queue, left, gated - scoped, at, _slots(params, found))
         admission, drawn = yield from _drawn(candidates, (), asks, tenants)
         if rule.concurrency is not None and admission.taken:
             admission.permits += [Granted(queue_key(queue), i, 1) for i in admission.taken]
@@ -333,14 +346,21 @@ def _ruled_candidates(
     ], is_all
 
 
+def _slots(params: ClaimParams, found: Sequence[Claim]) -> int | None:
+    """How many slots these jobs leave free."""
+    return None if params.free is None else max(params.free - len(found), 0)
+
+
 class _Asks(NamedTuple):
-    """What a claim wants of one queue: so many jobs, and so many under a scope or a slow rate."""
+    """What a claim wants of one queue: so many jobs, so many under a scope or a slow rate, and so many
+    for free slots (None: all)."""
 
     params: ClaimParams
     queue: str
     limit: int
     gated: int
     at: int
+    slots: int | None
 
 
 def _drawn(
