@@ -92,9 +92,9 @@ def draw(
     of those under a scope or a slow rate (`is_for_free_slot`). `cut`: tenants that have more jobs than
     these candidates; no other tenant is served before those.
 
-    `slots`: how many jobs are for free slots; None: all. Beyond these no job is blocked at a limit or a
-    rate to find another: it stays ready, and after a few of them only plain jobs are taken. Where no slot
-    is free and the claim finds nothing, one job is blocked: the end that lets it in wakes the worker.
+    `slots`: how many jobs are for free slots; None: all. Beyond these no job is blocked at a limit or
+    a rate to find another: it stays ready, and after a few only plain jobs are taken. If no slot is
+    free and the claim finds nothing, one job is blocked: the end that lets it in wakes the worker.
     """
     lines: dict[str, list[Candidate | None]] = {}
     mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]

@@ -709,6 +709,7 @@ $$;
 -- Jobs that wait for the concurrency of their queue are ready: for those, workers are woken.
 CREATE FUNCTION {schema}.open_gates(opened text[], numbers bigint[]) RETURNS integer
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 DECLARE
     key text;
@@ -849,6 +850,7 @@ CREATE FUNCTION {schema}.next_members(
     keys text[], by_session uuid, by_token uuid, served text[], known text[], most bigint, at timestamptz
 ) RETURNS SETOF {schema}.job
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1028,6 +1030,7 @@ CREATE FUNCTION {schema}.complete_gated(
     ids uuid[], tokens uuid[], results jsonb, result text, given timestamptz, opens_turns boolean DEFAULT true
 ) RETURNS uuid[]
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 DECLARE
     at timestamptz;
@@ -1533,6 +1536,7 @@ CREATE FUNCTION {schema}.claim_gated(
     ahead bigint, spare bigint, batch_from bigint, given timestamptz
 ) RETURNS TABLE (place bigint, has_permit boolean, rest integer, is_rare boolean, claimed {schema}.job)
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -172,7 +172,7 @@ def _claim_queue(
     found: list[Claim] = []
     scoped = 0
     for number in range(ROUNDS):
-        # Without a free slot a few are tried first: their gates are mostly held by this worker's own jobs.
+        # Without a free slot a few are tried first: this worker's own jobs mostly hold their gates.
         is_trial = number == 0 and params.free == 0
         left = min(limit, TRIED) if is_trial else limit - len(found)
         most = left if is_trial else left + AHEAD
@@ -198,10 +198,7 @@ def _claim_queue(
             plain = yield from _claim_plain(params, queue, drawn.plain, at)
         found += drawn.arranged({claim.id: claim for claim in claims}, plain)
         scoped += drawn.scoped
-        if is_trial:
-            is_more = bool(found)
-        else:
-            is_more = drawn.is_cut or (bool(admission.held) and not is_all)
+        is_more = bool(found) if is_trial else drawn.is_cut or (bool(admission.held) and not is_all)
         if len(found) >= limit or not is_more:
             break
     return found, scoped
