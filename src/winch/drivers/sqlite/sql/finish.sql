@@ -1,6 +1,6 @@
 -- finish: running -> completed | retrying | scheduled | blocked | ready | cancelled | dead.
--- Fenced by (id, token): the claims among these that are live, and whether they have gates.
-SELECT id, token, gate IS NOT NULL
+-- Fenced by (id, token): the claims among these that are live, and whether they have gates. In one row, as JSON: see claim.
+SELECT json_group_array(json_array(id, token, gate IS NOT NULL))
 FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'running';

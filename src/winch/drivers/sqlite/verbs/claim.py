@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import takewhile
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 
 from winch.core.gates.draw import Draw, Fair, draw, tenant_key
 from winch.core.gates.passes import Admission, Candidate, Granted
-from winch.core.gates.uses import GateUse, Look, gates_of, queue_key
+from winch.core.gates.uses import LIMIT, GateUse, Look, gates_of, queue_key
 from winch.core.job import Claim, from_micros, strict_place
 from winch.core.policy.queue_settings import QueueRule
 from winch.core.values.codec import to_json
@@ -172,14 +171,14 @@ def _claim_queue(
     found: list[Claim] = []
     scoped = 0
     for number in range(ROUNDS):
+        tenants = yield from _tenants_of(queue, params.session)
         # Without a free slot a few are tried first: this worker's own jobs mostly hold their gates.
-        is_trial = number == 0 and params.free == 0
+        is_trial = number == 0 and params.free == 0 and not tenants
         left = min(limit, TRIED) if is_trial else limit - len(found)
         most = left if is_trial else left + AHEAD
         asked = {"queue": queue, "tasks": tasks, "session": params.session, "limit": most}
         rows = yield from _candidates("admit.candidates", **asked, is_strict=0)
         is_all = len(rows) < most
-        tenants = yield from _tenants_of(queue, params.session)
         more, cut = yield from _of_tenants(tenants, params, queue, left, is_first=number == 0)
         rows += more
         if not rows:  # no job with gates is ready: nothing to draw between
@@ -218,7 +217,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _rows = msgspec.json.Decoder(list[_Row])
 _lists = msgspec.json.Decoder(list[list[_Row]])
 _next = msgspec.json.Decoder(list[tuple[str, str | None]])
-_first = msgspec.json.Decoder(list[tuple[int, str]])
+_first = msgspec.json.Decoder(list[tuple[int, str, str | None]])
 _place = attrgetter("sort_key", "id")
 # Of each tenant a few more jobs are read than its share of the claim: some may be held at their gates.
 SPARE = 2
@@ -412,27 +411,42 @@ def _permit(granted: Sequence[Granted], params: ClaimParams) -> Body[None]:
 
 
 def next_members(ended: Sequence[str], params: ClaimParams, at: int) -> Body[list[Claim]]:
-    """Take the next members of the FIFO keys of these jobs, which are final now: those that a claim
-    would take first."""
-    [(text,)] = yield from query("finish_and_claim", ids=to_json(ended), session=params.session)
+    """Take the next members of the FIFO keys of these jobs, which are final now, and the next jobs of
+    their limits: those that a claim would take first."""
+    as_json = to_json(ended)
+    [(text,)] = yield from query("finish_and_claim", ids=as_json, session=params.session)
     uses = {job_id: gates_of(options) for job_id, options in _next.decode(text)}
     heads = {job_id: found[0].key for job_id, found in uses.items() if len(found) == 1}
-    if not heads:
+    [(text,)] = yield from query("finish_and_claim.limits", ids=as_json)
+    options = msgspec.json.decode(text, type=list[str])
+    limits = {use.key: use for one in options for use in gates_of(one) if use.kind == LIMIT}
+    most = params.limit if limits else min(params.limit, len(heads))
+    if not most:
         return []
+    admission = Admission((yield from permits.look(limits.values(), params)), at, params.at_once)
     tasks = None if params.tasks is None else to_json(params.tasks)
-    most = min(params.limit, len(heads))
-    taken: list[str] = []
     for queue in dict.fromkeys(params.queues):
-        [(text,)] = yield from query("finish_and_claim.first", queue=queue, tasks=tasks, limit=most)
+        [(text,)] = yield from query(
+            "finish_and_claim.first", queue=queue, tasks=tasks, limit=most, session=params.session
+        )
         rows = _first.decode(text)
-        rows.sort()
-        first = list(takewhile(heads.__contains__, (job_id for _, job_id in rows)))
-        taken += first
-        if len(taken) >= most or len(first) < len(rows):
-            break
-    del taken[most:]
-    yield from _permit([Granted(heads[i], i, 0, is_turn=True) for i in taken], params)
-    return (yield from _take(taken, params, at))
+        rows.sort(key=itemgetter(0, 1))
+        for key, job_id, found in rows:
+            if len(admission.taken) == most:
+                break
+            if job_id in heads:
+                admission.taken.append(job_id)
+                admission.permits.append(Granted(heads[job_id], job_id, 0, is_turn=True))
+                continue
+            gates = gates_of(found)
+            is_next = len(gates) == 1 and gates[0].key in limits
+            if not is_next or not admission.admit(Candidate(job_id, queue, key, 0, gates)):
+                break
+        else:
+            continue
+        break
+    yield from _permit(admission.permits, params)
+    return (yield from _take(admission.taken, params, at))
 
 
 def _take(

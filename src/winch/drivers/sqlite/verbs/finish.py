@@ -25,6 +25,7 @@ from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
+_claims = msgspec.json.Decoder(list[tuple[str, str, int]])
 _members = msgspec.json.Decoder(list[tuple[str, str | None]])
 _KEEP_COMPLETED = KEEP[JobState.COMPLETED] // MICROSECOND
 
@@ -201,7 +202,7 @@ def _less(rings: Iterable[Ring], claims: Iterable[Claim]) -> Ring:
 
 def _archive(
     results: Mapping[str, str | None], token: str, at: int
-) -> Body[tuple[Iterable[str], Iterable[str]]]:
+) -> Body[tuple[Iterable[str], set[str]]]:
     """Complete the plain claims among these that are live; which they are, and which have gates."""
     values = {
         "results": to_json(results),
@@ -211,15 +212,21 @@ def _archive(
     }
     count = yield Step("finish.archive", values, is_counted=True)
     took: Iterable[str] = results
-    gated: list[str] = []
+    gated: set[str] = set()
     if count < len(results):  # not all of them are: their rows are still here to be looked at
-        rows = yield from query("finish", ids=to_json(list(results)))
+        rows = yield from _live(list(results))
         took = [job_id for job_id, held, has_gates in rows if held == token and not has_gates]
-        gated = [job_id for job_id, held, has_gates in rows if held == token and has_gates]
+        gated = {job_id for job_id, held, has_gates in rows if held == token and has_gates}
     if count:
         yield Step("record.awaited", {"ids": to_json(list(took))})
         yield Step("finish.leave", {"results": values["results"], "token": token})
     return took, gated
+
+
+def _live(ids: Sequence[str]) -> Body[list[tuple[str, str, int]]]:
+    """The claims among these that are live: job, token, and whether the job has gates."""
+    [(text,)] = yield from query("finish", ids=to_json(ids))
+    return _claims.decode(text)
 
 
 def _is_plain(outcome: Finish) -> bool:
@@ -265,7 +272,7 @@ def _finish_others(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, s
     """Finish what grows the job's history or has gates; the claims among them that were live."""
     if not outcomes:
         return set()
-    rows = yield from query("finish", ids=to_json([outcome.id for outcome in outcomes]))
+    rows = yield from _live([outcome.id for outcome in outcomes])
     held = {(row[0], row[1]) for row in rows}
     live = {(o.id, o.token): o for o in reversed(outcomes) if (o.id, o.token) in held}
     jobs = yield from read_jobs(job_id for job_id, _ in live)
