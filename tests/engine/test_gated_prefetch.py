@@ -86,8 +86,8 @@ def test_a_worker_with_more_slots_than_the_limit_never_claims_more_than_that(url
 
 @pytest.mark.parametrize("is_thread", [False, True], ids=["coroutine", "thread"])
 def test_workers_with_few_slots_never_exceed_a_limit_together(url: str, is_thread: bool) -> None:
-    """The store counts no more of a worker than its slots, whatever it claims ahead: so it must never run
-    more handlers than that, and both together no more than the limit allows."""
+    """The store counts no more of a worker than its slots, whatever it claims ahead. So it never runs
+    more handlers than that, and both together run no more than the limit allows."""
     slots, allowed = 3, 4
     lock = threading.Lock()
     running: dict[str, int] = {}
