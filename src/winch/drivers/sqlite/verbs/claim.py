@@ -203,7 +203,7 @@ def _claim_queue(
     return found, scoped
 
 
-class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class _ReadyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One candidate, as admit.candidates and admit.of_tenants have it."""
 
     id: str
@@ -214,8 +214,8 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     priority: int
 
 
-_rows = msgspec.json.Decoder(list[_Row])
-_lists = msgspec.json.Decoder(list[list[_Row]])
+_rows = msgspec.json.Decoder(list[_ReadyRow])
+_lists = msgspec.json.Decoder(list[list[_ReadyRow]])
 _next = msgspec.json.Decoder(list[tuple[str, str | None]])
 _first = msgspec.json.Decoder(list[tuple[int, str, str | None]])
 _place = attrgetter("sort_key", "id")
@@ -225,7 +225,7 @@ SPARE = 2
 TRIED = 32
 
 
-def _candidates(name: str, **values: object) -> Body[list[_Row]]:
+def _candidates(name: str, **values: object) -> Body[list[_ReadyRow]]:
     """What a statement finds that returns candidates in one row, sorted."""
     [(text,)] = yield from query(name, **values)
     rows = _rows.decode(text)
@@ -248,7 +248,7 @@ def _tenants_of(queue: str, session: str) -> Body[dict[str, int]]:
 
 def _of_tenants(
     tenants: dict[str, int], params: ClaimParams, queue: str, left: int, *, is_first: bool
-) -> Body[tuple[list[_Row], list[str]]]:
+) -> Body[tuple[list[_ReadyRow], list[str]]]:
     """The first ready jobs of each tenant; and the tenants that have more.
 
     The first time half as many again of each as its weight gives it of the claim, because others may
@@ -256,7 +256,7 @@ def _of_tenants(
     if not tenants:
         return [], []
     total = sum(tenants.values())
-    found: list[_Row] = []
+    found: list[_ReadyRow] = []
     cut: list[str] = []
     for weight in sorted(set(tenants.values())):
         alike = [tenant for tenant, own in tenants.items() if own == weight]
