@@ -1,4 +1,4 @@
-"""The end of a job under a limit takes the next jobs of it, where a claim would take them first."""
+"""SQLite: the end of a job under a limit takes the next jobs, where a claim would take them first."""
 
 from __future__ import annotations
 
@@ -20,15 +20,10 @@ from winch.engine.base.system_clock import SystemClock
 from winch.storage.params import Answer, ClaimParams, Finish
 from winch.storage.protocol import Driver
 
-pytestmark = pytest.mark.servers
 
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Driver]:
-    url = f"sqlite:///{tmp_path}/limits.db"
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres_url")
-    with closing(connect(url, clock=SystemClock())) as driver:
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    with closing(connect(f"sqlite:///{tmp_path}/limits.db", clock=SystemClock())) as driver:
         driver.migrate()
         yield driver
 

@@ -55,7 +55,6 @@ class PostgresDriver(ComposedDriver):
     """`postgresql://host/database?schema=winch`: the application's own database, or one beside it."""
 
     name = "postgres"
-    continues_limits: bool = True
     capabilities: Capabilities = Capabilities(
         is_durable=True,
         shares_processes=True,

@@ -719,7 +719,6 @@ DECLARE
     heads uuid[] := '{}';
     chosen uuid[] := '{}';
     woken text[];
-    setting text;
 BEGIN
     FOREACH key IN ARRAY opened LOOP
         has_fifo := has_fifo OR starts_with(key, 'fifo:');
@@ -780,9 +779,7 @@ BEGIN
     IF has_queue THEN
         woken := woken || ARRAY(SELECT substr(name, 7) FROM unnest(opened) AS name WHERE starts_with(name, 'queue:'));
     END IF;
-    IF cardinality(woken) > 0 AND current_setting('winch.continues', true) = 'on' THEN
-        setting := set_config('winch.woken', woken::text, true); -- finish_members wakes for what it does not take
-    ELSIF cardinality(woken) > 0 THEN
+    IF cardinality(woken) > 0 THEN
         PERFORM {schema}.ring(woken, false);
     END IF;
     RETURN cardinality(chosen) + cardinality(heads);
@@ -1141,22 +1138,18 @@ BEGIN
 END
 $$;
 
--- running -> completed for members of FIFO keys and jobs under limits, and ready | blocked -> running for the next ones, in one
--- statement. The first row has the ids that took; the others have the jobs that were claimed. No row, and nothing is done,
--- where complete_gated does nothing.
+-- running -> completed for members of FIFO keys, and ready | blocked -> running for the next ones, in one statement. The first row
+-- has the ids that took; the others have the jobs that were claimed. No row, and nothing is done, where complete_gated
+-- does nothing.
 CREATE FUNCTION {schema}.finish_members(
-    ids uuid[], tokens uuid[], results jsonb, result text, by_session uuid, by_token uuid, served text[], known text[],
-    most bigint, by_at_once bigint, batch_from bigint, given timestamptz
+    ids uuid[], tokens uuid[], results jsonb, result text,
+    by_session uuid, by_token uuid, served text[], known text[], most bigint, given timestamptz
 ) RETURNS TABLE (took text[], claimed {schema}.job)
     LANGUAGE plpgsql
 AS $$
 DECLARE
     keys text[];
-    limited text[];
     ended uuid[];
-    woken text[] := '{}';
-    number bigint;
-    setting text;
 BEGIN
     PERFORM FROM {schema}.session WHERE id = by_session AND ended_at IS NULL FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -1164,99 +1157,21 @@ BEGIN
     END IF;
     -- Read before they end: which of them end is known after.
     keys := ARRAY(SELECT ARRAY[job.id::text, job.fifo] FROM {schema}.job WHERE job.id = ANY (ids) AND job.fifo IS NOT NULL);
-    -- A job without a FIFO key that waits at a limit alone: how the options of others at the same limit read, too.
-    limited := ARRAY(
-        SELECT DISTINCT job.options
-        FROM {schema}.job
-        WHERE job.id = ANY (ids)
-            AND job.fifo IS NULL
-            AND job.tenant IS NULL
-            AND position('"kind":"limit"' IN job.options) > 0
-            AND length(job.options) - length(replace(job.options, '"kind":', '')) = length('"kind":')
-    );
-    IF cardinality(limited) > 0 THEN
-        setting := set_config('winch.continues', 'on', true) || set_config('winch.woken', '{}', true);
-    END IF;
     ended := {schema}.complete_gated(ids, tokens, results, result, given, false);
-    IF cardinality(limited) > 0 THEN
-        woken := current_setting('winch.woken')::text[];
-        setting := set_config('winch.continues', 'off', true);
-    END IF;
     IF ended IS NULL THEN
         RETURN;
     END IF;
     RETURN QUERY SELECT ended::text[], NULL::{schema}.job;
-    IF cardinality(keys) > 0 THEN
-        RETURN QUERY
-        SELECT NULL::text[], next
-        FROM {schema}.next_members(
-            ARRAY(
-                SELECT DISTINCT keys[place][2]
-                FROM generate_subscripts(keys, 1) AS place
-                WHERE keys[place][1]::uuid = ANY (ended)
-            ),
-            by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
-        ) AS next;
-        GET DIAGNOSTICS number = ROW_COUNT;
-        most := most - number;
-    END IF;
-    -- The next jobs of a limit, by a claim: only where it meets no gate but those that are locked, so that it waits for none,
-    -- and no queue in which turns, a rule or plain jobs come first.
-    IF most > 0 AND cardinality(ended) = cardinality(ids) AND cardinality(limited) > 0 AND NOT EXISTS (
-        SELECT
-        FROM unnest(served) AS wanted (queue)
-        LEFT JOIN {schema}.queue ON queue.name = wanted.queue
-        WHERE queue.concurrency IS NOT NULL
-            OR queue.is_strict
-            OR EXISTS (
-                SELECT
-                FROM {schema}.job
-                WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.gate IS NULL AND job.state = 'ready'
-            )
-            OR EXISTS (
-                SELECT
-                FROM {schema}.job
-                WHERE job.queue = wanted.queue AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL
-                    AND job.tenant IS NOT NULL
-            )
-            OR EXISTS (
-                SELECT
-                FROM (
-                    SELECT job.options
-                    FROM {schema}.job
-                    WHERE job.queue = wanted.queue
-                        AND job.filed = 'ready'
-                        AND job.state = 'ready'
-                        AND job.gate IS NOT NULL
-                        AND job.tenant IS NULL
-                        AND (known IS NULL OR job.task = ANY (known))
-                    ORDER BY job.queue, job.sort_key, job.id
-                    LIMIT most + 50
-                ) AS first
-                WHERE first.options IS NULL OR first.options <> ALL (limited)
-            )
-    ) THEN
-        RETURN QUERY
-        SELECT NULL::text[], next.claimed
-        FROM {schema}.claim_gated(
-            served, by_session, by_token, known, most, 0, by_at_once, 0, 0, batch_from, given
-        ) AS next
-        WHERE (next.claimed).id IS NOT NULL;
-    END IF;
-    IF cardinality(woken) > 0 THEN
-        woken := ARRAY(
-            SELECT opened.queue
-            FROM unnest(woken) AS opened (queue)
-            WHERE EXISTS (
-                SELECT
-                FROM {schema}.job
-                WHERE job.queue = opened.queue AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL
-            )
-        );
-        IF cardinality(woken) > 0 THEN
-            PERFORM {schema}.ring(woken, false);
-        END IF;
-    END IF;
+    RETURN QUERY
+    SELECT NULL::text[], next
+    FROM {schema}.next_members(
+        ARRAY(
+            SELECT DISTINCT keys[place][2]
+            FROM generate_subscripts(keys, 1) AS place
+            WHERE keys[place][1]::uuid = ANY (ended)
+        ),
+        by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
+    ) AS next;
 END
 $$;
 

@@ -80,10 +80,8 @@ class FinishVerbs:
     ) -> Body[tuple[list[Answer], list[Claim]] | None]:
         """Members that are completed: one statement ends them and claims the next ones. None, and
         nothing is done, where that needs several statements (`_completed_gated`)."""
-        values = {**_write_then(then), **_write_gated(outcomes, now), "at_once": then.at_once}
-        rows = yield self._base.statement(
-            "finish_and_claim", is_alone=True, batch_from=self._base.batch_from, **values
-        )
+        values = {**_write_then(then), **_write_gated(outcomes, now)}
+        rows = yield self._base.statement("finish_and_claim", is_alone=True, **values)
         if not rows:
             return None
         claims = read_claims([row[1:] for row in rows[1:]], then.token, then.queues)
