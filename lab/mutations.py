@@ -154,7 +154,10 @@ MUTATIONS = (
     ),
     Mutation(
         "own gate", "sqlite", OWN_GATE,
-        (("sqlite/sql/admit.sql", "\n    AND winch_job.gate = chosen.value", ""),),
+        (
+            ("sqlite/sql/admit.sql", "\n    AND winch_job.gate = chosen.value", ""),
+            ("sqlite/sql/admit.sql", "\n        AND winch_job.gate = chosen.value", ""),
+        ),
         ("conformance:gates",),
     ),
     Mutation(

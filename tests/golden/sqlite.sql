@@ -34,6 +34,13 @@ FROM winch_declaration
 JOIN winch_session ON winch_session.id = winch_declaration.session
 WHERE winch_session.ended_at IS NULL;
 
+CREATE VIEW winch_gate_used AS
+SELECT
+    gate, session, at_once, sum(weight) AS weight, max(weight) AS heaviest,
+    min(sum(weight), coalesce(at_once * max(weight), sum(weight))) AS used
+FROM winch_permit
+GROUP BY gate, session, at_once;
+
 CREATE VIEW winch_schedule_in_effect AS
 SELECT
     winch_schedule.name, coalesce(latest.definition, winch_schedule.definition) AS definition,
@@ -308,6 +315,9 @@ CREATE TABLE winch_permit (
     job TEXT NOT NULL,
     token TEXT,
     weight INTEGER NOT NULL,
+    -- Of a limit: a session that runs at most `at_once` jobs at once uses no more of it than so many of them do.
+    session TEXT,
+    at_once INTEGER,
     PRIMARY KEY (gate, job)
 ) STRICT;
 

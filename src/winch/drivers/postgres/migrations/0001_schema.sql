@@ -710,6 +710,7 @@ $$;
 -- Jobs that wait for the concurrency of their queue are ready: for those, workers are woken.
 CREATE FUNCTION {schema}.open_gates(opened text[], numbers bigint[]) RETURNS integer
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 DECLARE
     key text;
@@ -850,6 +851,7 @@ CREATE FUNCTION {schema}.next_members(
     keys text[], by_session uuid, by_token uuid, served text[], known text[], most bigint, at timestamptz
 ) RETURNS SETOF {schema}.job
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -868,23 +870,21 @@ DECLARE
     number integer := 0;
     woken text[];
 BEGIN
-    -- One gate is one `kind`; text that was damaged by hand is not read as JSON.
-    SELECT
-        array_agg(member.id) FILTER (WHERE member.is_head), array_agg(member.queue) FILTER (WHERE member.is_head),
-        array_agg(member.sort_key) FILTER (WHERE member.is_head),
-        array_agg(CASE WHEN member.is_seen THEN member.is_fit END) FILTER (WHERE member.is_head),
-        array_agg(member.id) FILTER (WHERE member.is_head AND member.is_seen AND member.is_fit),
-        array_agg('fifo:' || member.key) FILTER (WHERE member.id IS NULL)
-    INTO h_id, h_queue, h_sort, h_fit, fit, empty
-    FROM (
+    -- One gate is one `kind`; text that was damaged by hand is not read as JSON. Turns are read in the order of their index:
+    -- such a scan marks entries of turns that are gone, and the next one passes over them.
+    WITH member AS MATERIALIZED (
         SELECT
             wanted.key, first.id, first.queue, first.sort_key,
             first.tenant IS NULL AND (known IS NULL OR first.task = ANY (known)) AS is_seen,
             length(first.options) - length(replace(first.options, '"kind":', '')) = length('"kind":') AS is_fit,
             (first.state = 'ready' OR (first.state = 'blocked' AND first.gate = 'fifo:' || wanted.key))
-                AND NOT EXISTS (
-                    SELECT FROM {schema}.permit WHERE permit.gate = 'fifo:' || wanted.key AND permit.token IS NULL
-                ) AS is_head
+                AND (
+                    SELECT permit.job
+                    FROM {schema}.permit
+                    WHERE permit.gate = 'fifo:' || wanted.key AND permit.token IS NULL
+                    ORDER BY permit.gate, permit.job
+                    LIMIT 1
+                ) IS NULL AS is_head
         FROM unnest(keys) AS wanted (key)
         LEFT JOIN LATERAL (
             SELECT job.id, job.state, job.gate, job.queue, job.task, job.tenant, job.options, job.sort_key
@@ -893,7 +893,15 @@ BEGIN
             ORDER BY job.fifo, job.seq, job.id
             LIMIT 1
         ) AS first ON true
-    ) AS member;
+    )
+    SELECT
+        array_agg(member.id) FILTER (WHERE member.is_head), array_agg(member.queue) FILTER (WHERE member.is_head),
+        array_agg(member.sort_key) FILTER (WHERE member.is_head),
+        array_agg(CASE WHEN member.is_seen THEN member.is_fit END) FILTER (WHERE member.is_head),
+        array_agg(member.id) FILTER (WHERE member.is_head AND member.is_seen AND member.is_fit),
+        array_agg('fifo:' || member.key) FILTER (WHERE member.id IS NULL)
+    INTO h_id, h_queue, h_sort, h_fit, fit, empty
+    FROM member;
     IF empty IS NOT NULL THEN
         DELETE FROM {schema}.gate
         WHERE gate.key = ANY (empty) AND NOT EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = gate.key);
@@ -1023,6 +1031,7 @@ CREATE FUNCTION {schema}.complete_gated(
     ids uuid[], tokens uuid[], results jsonb, result text, given timestamptz, opens_turns boolean DEFAULT true
 ) RETURNS uuid[]
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 DECLARE
     at timestamptz;
@@ -1528,6 +1537,7 @@ CREATE FUNCTION {schema}.claim_gated(
     ahead bigint, spare bigint, batch_from bigint, given timestamptz
 ) RETURNS TABLE (place bigint, has_permit boolean, rest integer, is_rare boolean, claimed {schema}.job)
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

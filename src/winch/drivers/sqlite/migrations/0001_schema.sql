@@ -307,10 +307,22 @@ CREATE TABLE winch_permit (
     job TEXT NOT NULL,
     token TEXT,
     weight INTEGER NOT NULL,
+    -- Of a limit: a session that runs at most `at_once` jobs at once uses no more of it than so many of them do.
+    session TEXT,
+    at_once INTEGER,
     PRIMARY KEY (gate, job)
 ) STRICT;
 -- Serves whatever ends a claim.
 CREATE INDEX winch_permit_of_job ON winch_permit (job);
+
+-- How much of each gate is out: of each session what its jobs weigh together, but no more than the heaviest of them
+-- does as often as the session runs jobs at once. `weight` and `heaviest` are of the session.
+CREATE VIEW winch_gate_used AS
+SELECT
+    gate, session, at_once, sum(weight) AS weight, max(weight) AS heaviest,
+    min(sum(weight), coalesce(at_once * max(weight), sum(weight))) AS used
+FROM winch_permit
+GROUP BY gate, session, at_once;
 
 -- Limits, rates and weights as they are set for the whole fleet, by name.
 CREATE TABLE winch_limit (
