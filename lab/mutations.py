@@ -295,7 +295,7 @@ MUTATIONS = (
     ),
     Mutation(
         "permit", "redis", PERMIT,
-        (("redis/lua/parts/admit.lua", "count = count + call('HDEL', K.permits(gate.key),", "count = count + select('#',"),),
+        (("redis/lua/parts/admit.lua", "gate.returned = gate.returned + use.weight", "gate.returned = gate.returned + 0"),),
         ("conformance:gates",),
     ),
     Mutation(
