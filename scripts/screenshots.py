@@ -4,7 +4,9 @@ Every figure comes from a job that a worker ran. The hour before is run too, in 
 process works in 60 rounds, and its clock is set to the next minute before each. The worker measures
 how long the jobs of a round wait and run.
 
-    python scripts/screenshots.py [docs/images]
+    python scripts/screenshots.py [docs/images [build/shots]]
+
+The second folder gets every page: light, dark and as wide as a phone.
 
 Needs `pip install -e '.[e2e]'` and a Chromium ($WINCH_TEST_CHROMIUM or on the PATH).
 """
@@ -42,11 +44,15 @@ PAGES = {
     "schedules": "/schedules",
     "flows": "/flows",
     "workers": "/workers",
+    "limits": "/limits",
+    "operations": "/operations",
+    "audit": "/audit",
     "settings": "/settings",
     "new-job": "/jobs/new?task=shop.charge",
 }
-# Kept with the documentation; `--all` takes the others, in both themes and widths.
+# Kept with the documentation.
 KEPT = ("overview", "jobs", "job", "flow")
+LOOKS = {"light": ("light", 1440), "dark": ("dark", 1440), "phone": ("light", 390)}
 QUEUES = ["payments", "mail", "default", "reports"]
 MINUTES = 60
 FIRST_ORDER = 10_000  # of the hour before
@@ -180,36 +186,57 @@ def at_work(app: App, tasks: dict[str, Any]) -> Iterator[None]:
         thread.join()
 
 
+def fonts(folder: Path) -> None:
+    """Let Chromium draw with Inter, where it is installed: the system's font of this machine is no
+    reader's."""
+    config = folder / "fonts.conf"
+    config.write_text(
+        '<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>'
+        '<include ignore_missing="yes">/etc/fonts/fonts.conf</include>'
+        '<match target="pattern"><test qual="any" name="family"><string>DejaVu Sans</string></test>'
+        '<edit name="family" mode="prepend" binding="strong"><string>Inter</string></edit></match>'
+        "<alias><family>sans-serif</family><prefer><family>Inter</family></prefer></alias></fontconfig>"
+    )
+    os.environ["FONTCONFIG_FILE"] = str(config)
+
+
 def main() -> None:
     into = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images").resolve()
-    into.mkdir(parents=True, exist_ok=True)
+    every = Path(sys.argv[2] if len(sys.argv) > 2 else "build/shots").resolve()
+    for folder in (into, every):
+        folder.mkdir(parents=True, exist_ok=True)
     chromium = os.environ.get("WINCH_TEST_CHROMIUM") or shutil.which("chromium")
     from playwright.sync_api import sync_playwright
 
-    with tempfile.TemporaryDirectory(prefix="shop-") as folder:
+    with tempfile.TemporaryDirectory(prefix="shop-") as name:
+        folder = Path(name)
         os.chdir(folder)
-        run_hour_before(Path(folder))
+        fonts(folder)
+        run_hour_before(folder)
         app, tasks = shop("sqlite:///shop.db")
         flow = asyncio.run(fill(app, tasks))
         paths = {**PAGES, "flow": f"/flows/{flow}", "queue": "/queues/payments"}
         [dead, *_] = app.jobs.list(state="dead", limit=1)
         paths["job"] = f"/jobs/{dead.id}"
-        is_full = "--all" in sys.argv
-        with at_work(app, tasks), serving(app) as address, sync_playwright() as playwright:
+        paths["group"] = f"/dead/{dead.record.fingerprint}"
+        with (
+            at_work(app, tasks),
+            serving(app, environment="production", name="shop") as address,
+            sync_playwright() as playwright,
+        ):
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            for theme in ("light", "dark") if is_full else ("light",):
-                for width in (1200, 360) if is_full else (1200,):
-                    context = browser.new_context(
-                        viewport={"width": width, "height": 760}, color_scheme=theme
-                    )
-                    page = context.new_page()
-                    for name, path in paths.items():
-                        if not is_full and name not in KEPT:
-                            continue
-                        page.goto(address + path)
-                        suffix = f"-{theme}-{width}" if is_full else ""
-                        page.screenshot(path=into / f"{name}{suffix}.png", full_page=is_full)
-                    context.close()
+            for look, (theme, width) in LOOKS.items():
+                context = browser.new_context(
+                    viewport={"width": width, "height": 900}, color_scheme=theme
+                )
+                page = context.new_page()
+                for page_name, path in paths.items():
+                    page.goto(address + path)
+                    page.wait_for_timeout(400)  # charts are drawn after the page
+                    page.screenshot(path=every / f"{page_name}-{look}.png", full_page=True)
+                    if look == "light" and page_name in KEPT:
+                        page.screenshot(path=into / f"{page_name}.png")
+                context.close()
             browser.close()
 
 

@@ -89,7 +89,7 @@ home = client.get("/ops/jobs/", headers=root)
 assert home.status_code == 200, home.content
 text = home.content.decode()
 assert 'href="/ops/jobs/jobs"' in text
-assert 'src="/ops/jobs/static/winch.js"' in text
+assert 'src="/ops/jobs/static/winch.js?v=' in text
 assert client.get("/ops/jobs/static/winch.js").status_code == 200
 assert home["content-security-policy"].startswith("default-src 'none'")
 shown = client.get(f"/ops/jobs/jobs/{job.id}", headers=root).content.decode()

@@ -342,6 +342,8 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
             fill("id", side.flow)
             if form is not None:
                 give(action="cancel")
+        case "new view":
+            give(name="late", q="state:dead")
         case "signal":
             fill("name", "s")
             give(**({"name": "s"} if form is not None else {}))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.web.kit import Web
+from tests.web.prepared import prepare
 from tests.web.server import serving
 from tests.web.test_pages import XSS, pages, seeded
 
@@ -56,11 +57,14 @@ def test_every_page_in_a_browser(store: str, make_web: Any, browser: Any) -> Non
     paths = [path for path in pages(web, ids) if "range=" not in path]
     wrong: list[str] = []
     with serving(web.app) as address:
-        for theme in ("light", "dark"):
+        for theme in ("light", "dark", "contrast"):
             for width in (1280, 360):
                 context = browser.new_context(
-                    viewport={"width": width, "height": 800}, color_scheme=theme, bypass_csp=False
+                    viewport={"width": width, "height": 800},
+                    color_scheme="dark" if theme == "dark" else "light",
                 )
+                if theme == "contrast":
+                    context.add_cookies([{"name": "winch-theme", "value": theme, "url": address}])
                 page = context.new_page()
                 _listen(page, wrong)
                 for path in paths:
@@ -87,22 +91,23 @@ def test_every_page_in_a_browser(store: str, make_web: Any, browser: Any) -> Non
 def test_keys_live_updates_and_ticks(make_web: Any, browser: Any) -> None:
     web: Web = make_web("sqlite")
     web.app.enqueue_many([web.add.bind(n) for n in range(3)])
+    wrong: list[str] = []
     with serving(web.app) as address:
         page = browser.new_context().new_page()
+        _listen(page, wrong)
         page.goto(f"{address}/jobs")
+        assert not page.locator("#bulk").is_visible(), "nothing is chosen yet"
         page.keyboard.press("j")
         page.keyboard.press("x")
-        assert page.locator("td.tick input:checked").count() == 1
-        assert page.locator("#ticked").text_content() == "(1)"
-        page.locator("button[value=cancel]").click()
+        assert page.locator("td.c-tick input:checked").count() == 1
+        assert page.locator("#ticked").text_content() == "1"
+        page.locator("#bulk button[value=cancel]").click()
+        page.locator("text=Cancel 1 job").click()
         page.wait_for_url("**/operations/*")
         page.keyboard.press("g")
         page.keyboard.press("j")
         page.wait_for_url("**/jobs")
-        assert page.locator(".state-cancelled").count() >= 2
-        before = page.locator("table.rows tbody tr").count()
-        web.add.enqueue(9)
-        page.locator("table.rows tbody tr").nth(before).wait_for(timeout=15_000)
+        assert page.locator("tbody .state-cancelled").count() == 1
         page.keyboard.press("t")
         assert page.locator("html").get_attribute("data-theme") == "light"
         page.keyboard.press("?")
@@ -113,14 +118,152 @@ def test_keys_live_updates_and_ticks(make_web: Any, browser: Any) -> None:
         page.keyboard.type("flo")
         page.keyboard.press("Enter")
         page.wait_for_url("**/flows")
+    assert wrong == []
+
+
+def test_new_rows_wait_and_nothing_moves_under_the_pointer(make_web: Any, browser: Any) -> None:
+    web: Web = make_web("sqlite")
+    job = web.add.enqueue(1)
+    web.app.enqueue_many([web.add.bind(n) for n in range(5)])
+    with serving(web.app) as address:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto(f"{address}/jobs")
+        row = page.locator(f"tr[data-key='{job.id}']")
+        before = row.bounding_box()
+        row.hover()
+        page.locator(f"tr[data-key='{job.id}'] td.c-tick input").check()
+        web.app.jobs.cancel(job.id)
+        web.app.enqueue_many([web.add.bind(n) for n in range(4)])
+        page.locator("#new-rows:not([hidden])").wait_for(timeout=20_000)
+        assert page.locator("#new-rows").text_content() == "4 new, show"
+        row.locator(".state-cancelled").wait_for(timeout=20_000)  # changed in its place
+        assert row.bounding_box() == before
+        assert page.locator("td.c-tick input:checked").count() == 1, "the tick stays"
+        assert page.locator("tbody[data-rows] tr").count() == 6
+        page.locator("#new-rows").click()
+        assert page.locator("tbody[data-rows] tr").count() == 10
+        assert page.locator("td.c-tick input:checked").count() == 1
+        assert not page.locator("#new-rows").is_visible()
+        page.keyboard.press("r")
+        assert page.locator("#live-word").text_content() == "Paused"
+        page.locator("#live-age:not([hidden])").wait_for(timeout=20_000)
+        assert "old" in (page.locator("#live-age").text_content() or "")
+
+
+def test_the_search_box_suggests_and_its_words_are_chips(make_web: Any, browser: Any) -> None:
+    web: Web = make_web("sqlite")
+    web.app.enqueue_many([web.add.bind(n) for n in range(3)])
+    web.mail.enqueue("ada")
+    with serving(web.app) as address:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto(f"{address}/jobs")
+        page.keyboard.press("/")
+        page.keyboard.type("que")
+        page.locator("#suggest [role=option]").first.wait_for()
+        assert "queue:" in (page.locator("#suggest [role=option]").first.text_content() or "")
+        page.keyboard.press("Tab")
+        page.keyboard.type("ma")
+        page.locator("#suggest [role=option]:has-text('mail')").wait_for()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/jobs?q=queue*mail")
+        assert page.locator("tbody[data-rows] tr").count() == 1
+        assert page.locator(".token").text_content() == "queue:mail"
+        assert page.locator("#filter-q").input_value() == "", "the word is a chip"
+        page.locator(".facets a:has-text('Ready')").click()
+        page.wait_for_url("**state*ready")
+        assert page.locator(".token").count() == 2
+        page.locator(".token a").first.click()
+        page.wait_for_url("**/jobs?q=state*ready")
+        assert page.locator("tbody[data-rows] tr").count() == 4
+
+
+def test_a_brush_over_a_chart_zooms_the_page(make_web: Any, browser: Any) -> None:
+    web: Web = make_web("sqlite")
+    prepare(web.app)
+    wrong: list[str] = []
+    with serving(web.app) as address:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        _listen(page, wrong)
+        page.goto(f"{address}/")
+        over = page.locator(".u-over").first
+        over.wait_for()
+        box = over.bounding_box()
+        middle = box["y"] + box["height"] / 2
+        page.mouse.move(box["x"] + box["width"] * 0.5, middle)
+        tip = page.locator(".tip:not([hidden])")
+        tip.wait_for()
+        assert tip.count() == 1, "one tooltip"
+        assert "completed" in (tip.text_content() or "")
+        assert page.locator(".u-cursor-x:not(.u-off)").count() == 4, "one cross-hair on all charts"
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.8, middle, steps=8)
+        page.mouse.up()
+        page.wait_for_url("**from=*")
+        assert "to=" in page.url
+        assert page.locator("a[title='Back to the last hour']").is_visible()
+        # The same figures as a table.
+        page.locator("figure .numbers summary").first.click()
+        assert page.locator("figure .numbers table tbody tr").count() > 10
+    assert wrong == [], "no error, and no complaint of the content policy"
+
+
+def test_the_overview_shows_three_problems_and_their_remedies_at_once(
+    make_web: Any, browser: Any
+) -> None:
+    web: Web = make_web("sqlite")
+    prepare(web.app)
+    with serving(web.app) as address:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto(f"{address}/")
+        found = page.locator("#health li")
+        assert found.count() == 3
+        words = [found.nth(n).text_content() or "" for n in range(3)]
+        assert "billing.charge died" in words[0]
+        assert "No worker serves media-gpu" in words[1]
+        assert "payments is late" in words[2]
+        for n in range(3):
+            link = found.nth(n).locator("a.do")
+            box = link.bounding_box()
+            assert box["y"] + box["height"] <= 900, words[n]
+        targets = [found.nth(n).locator("a.do").get_attribute("href") for n in range(3)]
+        assert targets[0].startswith("/dead/")
+        assert targets[1] == "/queues/media-gpu"
+        for target in targets:
+            assert page.goto(address + target).status == 200, target
+
+
+def test_thirty_rows_of_jobs_at_900_pixels(make_web: Any, browser: Any) -> None:
+    web: Web = make_web("sqlite")
+    web.app.enqueue_many([web.add.bind(n) for n in range(60)])
+    with serving(web.app) as address:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto(f"{address}/jobs")
+        whole = page.evaluate(
+            "[...document.querySelectorAll('tbody[data-rows] tr')]"
+            ".filter((row) => row.getBoundingClientRect().bottom <= innerHeight).length"
+        )
+        assert whole >= 30
 
 
 def test_it_reads_without_a_script(make_web: Any, browser: Any) -> None:
     web: Web = make_web("sqlite")
     job = web.add.enqueue(1)
+    other = web.add.enqueue(2)
     with serving(web.app) as address:
         page = browser.new_context(java_script_enabled=False).new_page()
         page.goto(f"{address}/jobs/{job.id}")
         page.locator("text=Cancel").first.click()
         page.wait_for_url("**did=cancelled")
         assert page.locator(".state-cancelled").count() >= 1
+        page.goto(f"{address}/")
+        assert page.locator("figure svg.chart").first.is_visible()
+        page.goto(f"{address}/jobs?q=queue:default+state:ready")
+        assert page.locator("tbody[data-rows] tr").count() == 1
+        page.locator(f"input[value='{other.id}']").check()
+        page.locator("#bulk button[value=cancel]").click()
+        page.locator("text=Cancel 1 job").click()
+        page.wait_for_url("**/operations/*")
+        page.locator(".menu:has([aria-label^=Theme]) > summary").click()
+        page.locator("text=High contrast").click()
+        assert page.locator("html").get_attribute("data-theme") == "contrast"

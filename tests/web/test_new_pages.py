@@ -19,7 +19,7 @@ from tests.web.test_pages import HTML, form_token
 from winch.core.flow import FlowNote, member_id
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
-from winch.web.pages import dag
+from winch.web.draw import dag
 from winch.web.pages.enqueue import cell
 
 FLOW = "0198c000-0000-7000-8000-000000000001"

@@ -74,7 +74,7 @@ def test_pages_link_below_script_name_and_forms_work(app: App) -> None:
     home = ask(site, "GET", "/", **HTML)
     assert home.status == 200
     assert 'href="/ops/jobs/jobs"' in home.text
-    assert 'src="/ops/jobs/static/winch.js"' in home.text
+    assert 'src="/ops/jobs/static/winch.js?v=' in home.text
     assert home.headers["content-security-policy"].startswith("default-src 'none'")
     assert ask(site, "GET", "/static/winch.js").status == 200
     root = ask(site, "GET", "", SCRIPT_NAME="/a b\u00c3\u00a9", **HTML)  # the bytes of é

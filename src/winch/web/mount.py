@@ -19,6 +19,7 @@ from winch.web.api import flows, jobs, live, queues, schedules, webhooks, work, 
 from winch.web.pages import dead as dead_pages
 from winch.web.pages import enqueue as enqueue_pages
 from winch.web.pages import flows as flow_pages
+from winch.web.pages import job as job_page
 from winch.web.pages import jobs as job_pages
 from winch.web.pages import overview, system
 from winch.web.pages import queues as queue_pages
@@ -44,6 +45,7 @@ ROUTES: tuple[WebRoute, ...] = (
     *overview.ROUTES,
     *enqueue_pages.ROUTES,
     *job_pages.ROUTES,
+    *job_page.ROUTES,
     *flow_pages.ROUTES,
     *queue_pages.ROUTES,
     *dead_pages.ROUTES,

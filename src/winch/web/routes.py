@@ -36,6 +36,8 @@ class WebCall:
     body: Any = None
     target: str = ""
     detail: dict[str, Any] = field(default_factory=dict)
+    is_preview: bool = False
+    """The handler has only shown what it would do: there is nothing for the audit."""
 
     @property
     def by(self) -> str:

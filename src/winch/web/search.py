@@ -89,6 +89,10 @@ def parse(
         raise ConfigError(f"the search has an open quotation mark: {q!r}") from error
     for word in words:
         name, colon, value = word.partition(":")
+        if colon and value and len(name) > 1 and name[0] == "-":
+            excluded, states = _excluded(name[1:], value, states)
+            tests += excluded
+            continue
         if not colon:
             if _is_id(word):
                 ids = (parse_id(word),)
@@ -111,6 +115,24 @@ def parse(
     for name in ("queue", "task", "tag", "fingerprint"):
         filters[name] = filters[name] or None
     return Search(JobFilter(states=states, **filters), ids, tuple(tests), tuple(args))
+
+
+def _excluded(
+    name: str, value: str, states: tuple[JobState, ...]
+) -> tuple[list[Test], tuple[JobState, ...]]:
+    """What `-name:value` leaves: states by the store's filter, the rest by a test of each job."""
+    if name == "state":
+        gone = parse_states(value)
+        return [], tuple(state for state in states or tuple(JobState) if state not in gone)
+    fields: dict[str, Test] = {
+        "task": lambda job: job.task == value,
+        "queue": lambda job: job.queue == value,
+        "tag": lambda job: value in job.tags,
+        "group": lambda job: job.fingerprint == value,
+        "id": lambda job: job.id == value,
+    }
+    holds = fields[name] if name in fields else _test(name, value)
+    return [lambda job: not holds(job)], states
 
 
 def _is_id(word: str) -> bool:

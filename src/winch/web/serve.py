@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -34,6 +34,8 @@ def config_for(
     is_read_only: bool,
     hosts: tuple[str, ...],
     environment: str,
+    name: str = "Jobs",
+    instances: Sequence[str] = (),
 ) -> SiteConfig:
     """How a server on this address is closed; raises ConfigError where it would stand open."""
     is_local = is_loopback(host)
@@ -58,8 +60,18 @@ def config_for(
         # Without a token the name is the only difference between our page and a rebound one.
         hosts=None if needs_token and not hosts else allowed,
         environment=environment,
+        name=name,
+        instances=tuple(_instance(text) for text in instances),
         proxies=parse_networks(app.settings.trusted_proxies or "", "trusted_proxies"),
     )
+
+
+def _instance(text: str) -> tuple[str, str]:
+    """`staging=https://jobs.staging.example` as a name and an address."""
+    name, _, address = text.partition("=")
+    if not name or not address.startswith(("https://", "http://")) or not address.isprintable():
+        raise ConfigError(f"--instance takes NAME=URL, like staging=https://jobs.example, got {text!r}")
+    return name, address
 
 
 def bind(host: str, port: int, option: str = "--port") -> socket.socket:

@@ -33,6 +33,7 @@ from winch.web.access import LOCAL, NOBODY, Access
 from winch.web.finding import Finder, Found
 from winch.web.openapi import document
 from winch.web.operations import Operations
+from winch.web.pages import show
 from winch.web.problems import Problem, problem_of
 from winch.web.routes import WebCall, WebReply, WebRoute
 from winch.web.search import Search
@@ -53,6 +54,8 @@ MAX_TOKEN = 200
 # Polled by every open page; one read of the store serves all of them for this long.
 CACHE_SECONDS = 0.5
 CACHE_TIMES = 5
+# Figures beside the navigation need not be of this second.
+SHELL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class SiteConfig:
     hosts: frozenset[str] | None = None
     max_body: int = 8 * 1024 * 1024
     environment: str = ""
+    name: str = "Jobs"
+    instances: tuple[tuple[str, str], ...] = ()
     proxies: tuple[Network, ...] = ()
     authenticate: Authenticate | None = None
 
@@ -123,15 +128,26 @@ class Site:
         if self._is_open:
             await self.operations.close()
 
-    async def _cached(self, name: str, read: Callable[[], Awaitable[Any]]) -> Any:
+    @property
+    def is_open(self) -> bool:
+        """Whether the store has been looked at, which public pages do not need."""
+        return self._is_open
+
+    async def _cached(
+        self, name: str, read: Callable[[], Awaitable[Any]], seconds: float = CACHE_SECONDS
+    ) -> Any:
         until, value = self._cache.get(name, (0.0, None))
         began = time.monotonic()
         if began > until:
             value = await read()
             now = time.monotonic()
             # A look at a million jobs is shared for longer: open pages must not keep the store busy.
-            self._cache[name] = (now + max(CACHE_SECONDS, CACHE_TIMES * (now - began)), value)
+            self._cache[name] = (now + max(seconds, CACHE_TIMES * (now - began)), value)
         return value
+
+    async def kept(self, name: str, read: Callable[[], Awaitable[Any]], seconds: float) -> Any:
+        """What `read` returns, read again after so long at the earliest: open pages share it."""
+        return await self._cached(name, read, seconds)
 
     def forget(self) -> None:
         """Something has changed: the next look is at the store."""
@@ -156,6 +172,19 @@ class Site:
             "sessions", lambda: self.driver.arun(self.driver.sessions())
         )
         return [session for session in found if session.is_worker]
+
+    async def shell_counts(self) -> dict[str, int]:
+        """How many queues, workers and dead letters there are: by the path of their page."""
+
+        async def read() -> dict[str, int]:
+            return {
+                "/queues": len(await self.queues()),
+                "/workers": len(await self.live_sessions()),
+                "/dead": sum((await self.dead_letters()).values()),
+            }
+
+        found: dict[str, int] = await self._cached("shell", read, SHELL_SECONDS)
+        return found
 
     async def last_event(self) -> int:
         """Where the stream of events stands now."""
@@ -269,6 +298,8 @@ class Site:
             if route.changes:
                 self._check_origin(request, how)
             call.query = _read_query(request, route.query)
+            if route.is_page:
+                show.ZONE.set(show.known_zone(request.cookies.get("winch-zone", "UTC")))
             if route.changes:
                 call.body = await self._read_body(request, route, how)
             with noted_outside():  # one line for a request, below
@@ -276,7 +307,8 @@ class Site:
             if route.changes:
                 self.forget()
             status = answer.status if isinstance(answer, WebReply) else answer.status_code
-            if route.audit is not None and status < 400:  # a form shown again has done nothing
+            # A form shown again has done nothing.
+            if route.audit is not None and status < 400 and not call.is_preview:
                 await self._note(route, call)
         except WinchError as error:
             problem = problem_of(error)

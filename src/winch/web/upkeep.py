@@ -33,7 +33,7 @@ from winch.engine.observe.throughput import RateWriter, Tally
 from winch.engine.supervisor.heartbeat import Heart
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import Declared, NewSession
-from winch.web.pages.overview import sample_line
+from winch.web.pages.figures import sample_line
 
 if TYPE_CHECKING:
     from winch.app import App

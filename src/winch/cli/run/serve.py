@@ -33,6 +33,16 @@ from winch.core.errors import ConfigError
 )
 @click.option("--environment", default="", help="A label shown on every page, like staging.")
 @click.option(
+    "--name", default="Jobs", show_default=True, help="The name of this store, shown on every page."
+)
+@click.option(
+    "--instance",
+    "instances",
+    metavar="NAME=URL",
+    multiple=True,
+    help="Another dashboard that the pages link to; may be repeated.",
+)
+@click.option(
     "--grace", type=click.IntRange(0), default=5, help="Seconds that open requests get after a stop."
 )
 @click.option(
@@ -56,6 +66,8 @@ def serve(
     hosts: tuple[str, ...],
     trusted_proxies: str | None,
     environment: str,
+    name: str,
+    instances: tuple[str, ...],
     grace: int,
     faktory: int | None,
     faktory_cert: str | None,
@@ -83,7 +95,14 @@ def serve(
     with opened(options, must_exist=False, trusted_proxies=trusted_proxies) as app:
         app.ready()
         config = config_for(
-            app, host, needs_token=auth, is_read_only=read_only, hosts=hosts, environment=environment
+            app,
+            host,
+            needs_token=auth,
+            is_read_only=read_only,
+            hosts=hosts,
+            environment=environment,
+            name=name,
+            instances=instances,
         )
         listening = bind(host, port)
         gateway = None

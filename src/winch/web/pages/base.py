@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import jinja2
@@ -13,7 +13,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from winch.core.lifecycle import JobState, allowed
+from winch.core.version import __version__
+from winch.web.access import Right
+from winch.web.draw.icons import icon, state_icon
 from winch.web.pages import show
+from winch.web.pages.assets import asset_tag
 from winch.web.routes import WebCall
 from winch.web.site import FORM_COOKIE
 
@@ -22,25 +26,38 @@ if TYPE_CHECKING:
     from winch.web.problems import Problem
     from winch.web.site import Site
 
-# (path, name, key of the shortcut g-key, right). The order is the order of the navigation.
-NAV: tuple[tuple[str, str, str, str], ...] = (
-    ("/", "Overview", "o", "read"),
-    ("/jobs", "Jobs", "j", "read"),
-    ("/queues", "Queues", "q", "read"),
-    ("/dead", "Dead letters", "d", "read"),
-    ("/schedules", "Schedules", "s", "read"),
-    ("/flows", "Flows", "f", "read"),
-    ("/workers", "Workers", "w", "read"),
-    ("/limits", "Limits", "l", "read"),
-    ("/operations", "Operations", "p", "operate"),
-    ("/audit", "Audit", "a", "admin"),
-    ("/settings", "Settings", "e", "read"),
+
+class NavItem(NamedTuple):
+    """A page in the navigation; `key` is the letter after `g`, `is_first` begins a group."""
+
+    path: str
+    name: str
+    key: str
+    right: Right
+    icon: str
+    is_first: bool = False
+
+
+NAV: tuple[NavItem, ...] = (
+    NavItem("/", "Overview", "o", "read", "overview"),
+    NavItem("/jobs", "Jobs", "j", "read", "jobs"),
+    NavItem("/queues", "Queues", "q", "read", "queues"),
+    NavItem("/flows", "Flows", "f", "read", "flows"),
+    NavItem("/schedules", "Schedules", "s", "read", "schedules"),
+    NavItem("/dead", "Dead letters", "d", "read", "dead"),
+    NavItem("/workers", "Workers", "w", "read", "workers", is_first=True),
+    NavItem("/limits", "Limits", "l", "read", "limits"),
+    NavItem("/operations", "Operations", "p", "operate", "operations", is_first=True),
+    NavItem("/audit", "Audit", "a", "admin", "audit"),
+    NavItem("/settings", "Settings", "e", "read", "settings"),
 )
-THEMES = ("system", "light", "dark")
+THEMES = {"system": "As the system", "light": "Light", "dark": "Dark", "contrast": "High contrast"}
+THEME_COOKIE, ZONE_COOKIE = "winch-theme", "winch-zone"
 # The message after an action. The address holds its code, so that no link can inject a text.
 DID = {
     "cancelled": "The job is cancelled; a running job is asked to stop.",
     "retried": "The job is ready to run now.",
+    "replayed": "The job is ready to run again.",
     "deleted": "The job is deleted.",
     "paused": "The queue is paused: running jobs continue, and no new ones are claimed.",
     "resumed": "The queue is resumed.",
@@ -56,6 +73,8 @@ DID = {
     "schedule-removed": "The schedule is removed; its jobs stay.",
     "revoked": "The token is revoked.",
     "enqueued": "The job is enqueued.",
+    "view-saved": "The view is saved.",
+    "view-removed": "The view is removed.",
     "out": "You are logged out.",
 }
 
@@ -70,7 +89,9 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters.update(show.FILTERS)
-    env.globals.update(ICONS=show.ICONS, STATES=tuple(JobState), allowed=allowed)
+    env.globals.update(
+        STATES=tuple(JobState), THEMES=THEMES, allowed=allowed, icon=icon, state_icon=state_icon
+    )
     return env
 
 
@@ -91,7 +112,8 @@ async def page(call: WebCall, template: str, status: int = 200, **context: Any) 
     request, site = call.request, call.site
     cookie = request.cookies.get(FORM_COOKIE) or secrets.token_urlsafe(24)
     form_token = await site.form_token(cookie)
-    body = _render(site, request, template, call, {"form_token": form_token, **context})
+    shared = {"form_token": form_token, "nav_counts": await _nav_counts(call)}
+    body = _render(site, request, template, call, {**shared, **context})
     answer = HTMLResponse(body, status)
     if request.cookies.get(FORM_COOKIE) != cookie:
         answer.set_cookie(
@@ -108,7 +130,7 @@ async def page(call: WebCall, template: str, status: int = 200, **context: Any) 
 def _render(
     site: Site, request: Request, template: str, call: WebCall | None, context: dict[str, Any]
 ) -> str:
-    theme = request.cookies.get("winch-theme", "system")
+    theme = request.cookies.get(THEME_COOKIE, "system")
     path = request.url.path.removeprefix(request.scope.get("root_path", "")) or "/"
     access = call.access if call is not None else None
     query = request.url.query
@@ -117,6 +139,7 @@ def _render(
         .get_template(template)
         .render(
             url=lambda where, **query: link(request, where, **query),
+            asset=lambda name: link(request, f"/static/{name}", v=asset_tag(name)),
             part=part,
             nav=[] if access is None else _nav(site, access),
             path=path,
@@ -128,6 +151,11 @@ def _render(
             is_read_only=site.config.is_read_only,
             has_session=site.config.auth == "tokens",
             environment_name=site.config.environment,
+            instance=site.config.name,
+            instances=site.config.instances,
+            version=__version__,
+            zone=show.ZONE.get(),
+            zone_name=datetime.now(show.zone()).strftime("%Z"),
             store=site.driver.describe() if call is not None else "",
             theme=theme if theme in THEMES else "system",
             did=DID.get(request.query_params.get("did", ""), ""),
@@ -137,10 +165,18 @@ def _render(
     )
 
 
-def _nav(site: Site, access: Access) -> list[tuple[str, str, str, str]]:
+def _nav(site: Site, access: Access) -> list[NavItem]:
     """The pages that this caller may open."""
     routes = {route.path: route for route in site.routes if route.is_page and not route.changes}
-    return [item for item in NAV if access.may(item[3]) and not routes[item[0]].refused(access)]
+    return [item for item in NAV if access.may(item.right) and not routes[item.path].refused(access)]
+
+
+async def _nav_counts(call: WebCall) -> dict[str, str]:
+    """How many there are behind a page: for callers who see all of them. Read seldom, shared by all."""
+    if not call.site.is_open or not call.access.may("read") or call.access.is_narrow:
+        return {}
+    counts = await call.site.shell_counts()
+    return {path: f"{count:,}" for path, count in counts.items() if count}
 
 
 def error_page(site: Site, request: Request, problem: Problem, request_id: str) -> Response:

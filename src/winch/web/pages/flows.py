@@ -16,7 +16,7 @@ from winch.core.flow import member_id
 from winch.core.lifecycle import JobState
 from winch.engine.flows.render import mermaid
 from winch.web.api.flows import flows_of
-from winch.web.pages import dag
+from winch.web.draw import dag
 from winch.web.pages.base import go, link, one, page
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute

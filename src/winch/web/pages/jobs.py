@@ -1,28 +1,52 @@
-"""Jobs: the list with its search box, one job with its timeline, and what can be done to them."""
+"""The list of jobs: one search box, facets, saved views, and actions on many."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
-from urllib.parse import urlencode
+import shlex
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from starlette.responses import Response
 
 from winch.core.errors import ConfigError
-from winch.core.lifecycle import JobState
+from winch.core.lifecycle import JobState, sources
+from winch.core.values.ids import known_as
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import JobFilter
 from winch.web import search
 from winch.web.access import EVERY_NARROWING
 from winch.web.api import jobs as api
 from winch.web.api.queues import CAP
 from winch.web.finding import Found
-from winch.web.pages.base import go, one, page, part
-from winch.web.pages.timeline import draw, phases
+from winch.web.pages import facets
+from winch.web.pages.base import go, link, one, page, part
 from winch.web.problems import Problem
-from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import ACTIONS, FilterBody, job_detail, job_out
+from winch.web.routes import WebCall, WebReply, WebRoute
+from winch.web.schemas import ACTIONS, FilterBody, job_out
 
 FILTERS = ("q", "state", "queue", "task", "tag", "group")
+ON_A_PAGE = 50
+COLUMNS = {
+    "state": "State",
+    "task": "Task",
+    "args": "Arguments or error",
+    "queue": "Queue",
+    "tenant": "Tenant",
+    "attempt": "Attempt",
+    "priority": "Priority",
+    "tags": "Tags",
+    "id": "Id",
+    "took": "Took",
+    "when": "When",
+}
+SHOWN = ("state", "task", "args", "queue", "tenant", "attempt", "took", "when")
+COLUMNS_COOKIE, DENSITY_COOKIE = "winch-columns", "winch-density"
+VIEWS = "view"
+MOST_VIEWS = 50
+# A count of what a bulk action is for looks at so many jobs, and for so long.
+MOST_COUNTED, COUNT_SECONDS = 100_000, 3.0
 
 
 class JobsQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,144 +57,217 @@ class JobsQuery(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
     group: str = ""
     cursor: str | None = None
+    columns: str = ""
+    density: str = ""
     did: str = ""
+
+
+class TypedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    q: str = ""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved search: all who may read every job see it."""
+
+    name: str
+    q: str
+    by: str
 
 
 async def list_page(call: WebCall) -> Response:
     query: JobsQuery = call.query
-    filters = {name: getattr(query, name) for name in FILTERS if getattr(query, name)}
+    q = facets.search_of({name: getattr(query, name) for name in FILTERS})
     error = ""
     found = Found()
     try:
-        wanted = search.parse(**filters)
-        found = await call.site.search(call.access, wanted, after=query.cursor, limit=50)
+        found = await call.site.search(call.access, search.parse(q), after=query.cursor, limit=ON_A_PAGE)
     except ConfigError as wrong:
         error = str(wrong)
-    driver = call.site.driver
-    counts = {} if call.access.is_narrow else await driver.arun(driver.counts(cap=CAP))
-    queues = await _queue_names(call)
-    tasks = {job.task for job in found.jobs}
-    if not call.access.is_narrow:
-        tasks |= {name for session in await call.site.live_sessions() for name in session.tasks}
-    return await page(
+    values = await facets.values_of(call)
+    counts = await _counts(call)
+    words = facets.tokens(q)
+    columns = _columns(query.columns or call.request.cookies.get(COLUMNS_COOKIE, ""))
+    density = query.density or call.request.cookies.get(DENSITY_COOKIE, "")
+    answer = await page(
         call,
         "jobs.html",
         title="Jobs",
+        q=q,
+        tokens=words,
         jobs=[job_out(job) for job in found.jobs],
         found=found,
-        is_searched=bool(filters),
-        filters={name: filters.get(name, "") for name in FILTERS},
+        total=_total(q, counts, found, query.cursor),
         error=error,
-        counts=counts,
-        cap=CAP,
-        queues=queues,
-        tasks=sorted({*tasks, *(call.access.tasks or ())})[:200],
+        facets=facets.facets(q, counts if _is_about_states(words) else {}, values),
+        columns=columns,
+        all_columns=COLUMNS,
+        toggled={name: _toggled(columns, name) for name in COLUMNS},
+        density="roomy" if density == "roomy" else "compact",
+        views=await _views(call),
         actions=ACTIONS,
-        curl=f"/api/v1/jobs?{urlencode(filters)}" if filters else "/api/v1/jobs",
-        cli=_command(filters),
+        cursor=query.cursor,
+        curl=f"curl '{link(call.request, '/api/v1/jobs', q=q)}'",
+        cli=_command(call.site.app.command, words),
     )
+    root = call.request.scope.get("root_path", "") or "/"
+    for name, value in ((COLUMNS_COOKIE, query.columns), (DENSITY_COOKIE, query.density)):
+        if value:
+            kept = ".".join(columns) if name == COLUMNS_COOKIE else density
+            answer.set_cookie(name, kept, max_age=31_536_000, samesite="strict", path=root)
+    return answer
 
 
-async def _queue_names(call: WebCall) -> list[str]:
-    """The queues to choose from: all, or the caller's own."""
+async def _counts(call: WebCall) -> Mapping[JobState, int]:
     if call.access.is_narrow:
-        return list(call.access.queues or ())
-    return [queue.name for queue in await call.site.queues()]
+        return {}
+    driver = call.site.driver
+
+    async def read() -> Mapping[JobState, int]:
+        found: Mapping[JobState, int] = await driver.arun(driver.counts(cap=CAP))
+        return found
+
+    counts: Mapping[JobState, int] = await call.site.kept("counts", read, 1.0)
+    return counts
 
 
-def _command(filters: dict[str, str]) -> str:
-    options = [
-        f"--{name} {filters[name]}" for name in ("state", "queue", "task", "tag") if name in filters
-    ]
-    return " ".join(["winch jobs list", *options])
+def _columns(text: str) -> tuple[str, ...]:
+    """The columns of the list in their own order; the state and the task are always among them."""
+    wanted = set(text.split(".")) & set(COLUMNS) if text else set(SHOWN)
+    return tuple(name for name in COLUMNS if name in wanted | {"state", "task"})
 
 
-async def detail_page(call: WebCall) -> Response:
-    record = await call.job()
-    now = datetime.now(UTC)
-    why = await api.why_of(call, record)
-    found = phases(record, now, why)
-    sessions = {
-        session.id: session
-        for session in await call.site.driver.arun(call.site.driver.sessions(is_ended_too=True))
-    }
-    keys = call.site.app.runtime.keys()
-    detail = job_detail(call.site.client.revealed(record) if keys is not None else record)
-    task = call.site.app.tasks.get(record.task) if record.task in call.site.app.tasks.names else None
-    return await page(
-        call,
-        "job.html",
-        title=record.task,
-        job=detail,
-        why=why,
-        phases=found,
-        gantt=draw(found, now),
-        workers={key: session.worker for key, session in sessions.items()},
-        is_known=task is not None,
-        spent=_spent(record.claimed_at, record.finished_at, record.state, now),
-    )
+def _toggled(columns: Sequence[str], name: str) -> str:
+    return ".".join(one for one in COLUMNS if (one in columns) is not (one == name))
 
 
-def _spent(claimed: datetime | None, finished: datetime | None, state: JobState, now: datetime) -> Any:
-    if claimed is None:
-        return None
-    if state is JobState.RUNNING:
-        return now - claimed
-    return None if finished is None else finished - claimed
+def _is_about_states(words: Sequence[facets.SearchToken]) -> bool:
+    """Whether the store's counts by state are those of this search."""
+    return all(word.name == "state" for word in words)
 
 
-async def cancel(call: WebCall) -> Response:
-    record = await call.job()
-    reason = one(call.body, "reason")
-    await call.site.client.acancel(record.id, reason=reason, by=call.by)
-    call.note(record.id, task=record.task, reason=reason)
-    return go(call, f"/jobs/{record.id}", did="cancelled")
+def _total(q: str, counts: Mapping[JobState, int], found: Found, cursor: str | None) -> str:
+    """How many jobs match, as far as that is known without a look at each."""
+    words = facets.tokens(q)
+    if counts and _is_about_states(words):
+        try:
+            states = search.parse(q).which.states or tuple(JobState)
+        except ConfigError:
+            return "0"
+        numbers = [counts.get(state, 0) for state in states]
+        is_capped = any(number >= CAP for number in numbers)
+        return f"{'more than ' if is_capped else ''}{sum(numbers):,}"
+    if found.next is None and cursor is None:
+        return f"{len(found.jobs):,}"
+    return f"{len(found.jobs):,}" if found.next is None else f"{len(found.jobs):,} or more"
 
 
-async def retry(call: WebCall) -> Response:
-    record = await call.job()
-    await call.site.client.aretry(record.id, by=call.by)
-    call.note(record.id, task=record.task, was=record.state)
-    return go(call, f"/jobs/{record.id}", did="retried")
+def _command(command: str, words: Sequence[facets.SearchToken]) -> str:
+    """The same list on the command line, where it knows all the words; else of the API."""
+    known = ("state", "queue", "task", "tag")
+    if all(word.name in known for word in words):
+        options = [f"--{word.name} {shlex.quote(word.value)}" for word in words]
+        return " ".join([f"{command} jobs list", *options])
+    return ""
 
 
-async def delete(call: WebCall) -> Response:
-    record = await call.job()
-    if one(call.body, "sure") != "yes":
-        raise Problem("bad-request", "tick the box to delete the job: it cannot be brought back")
-    await call.site.client.adelete(record.id, by=call.by)
-    call.note(record.id, task=record.task, was=record.state)
-    return go(call, "/jobs", did="deleted")
+# -- views, suggestions ------------------------------------------------------------------------------
+
+
+async def _views(call: WebCall) -> list[View]:
+    """The saved searches; a narrowed caller sees its own."""
+    driver = call.site.driver
+    lines = await driver.arun(driver.kv_list(KvFilter(book=VIEWS, limit=MOST_VIEWS)))
+    found = [msgspec.json.decode(line.body, type=View) for line in lines]
+    return [one for one in found if not call.access.is_narrow or one.by == call.by]
+
+
+async def save_view(call: WebCall) -> Response:
+    """Keep a search under a name, or remove the one of this name."""
+    name, q = one(call.body, "name") or "", one(call.body, "q") or ""
+    if not 0 < len(name) <= 60 or not name.isprintable():
+        raise Problem("invalid", "a view needs a name of at most 60 characters")
+    driver = call.site.driver
+    key = call.by + "\x1f" + name
+    if one(call.body, "action") == "remove":
+        await driver.arun(driver.kv_delete(VIEWS, [key]))
+        call.note(name, action="remove")
+        return go(call, "/jobs", q=q, did="view-removed")
+    search.parse(q)
+    view = View(name=name, q=q, by=call.by)
+    line = KvRecord(book=VIEWS, key=key, body=msgspec.json.encode(view).decode())
+    await driver.arun(driver.kv_put([line]))
+    call.note(name, q=q)
+    return go(call, "/jobs", q=q, did="view-saved")
+
+
+async def suggest(call: WebCall) -> Response:
+    """What the word that is being typed may become, for the search box."""
+    found = facets.suggestions(call.query.q[-200:], await _counts(call), await facets.values_of(call))
+    return WebReply({"groups": found}).response()
+
+
+async def goals(call: WebCall) -> Response:
+    """Where the palette can go with these words."""
+    found = facets.goals(call.query.q[:200], await facets.values_of(call))
+    return WebReply({"goals": found}).response()
 
 
 async def bulk(call: WebCall) -> Response:
-    """Act on the ticked rows, or on all that the filter matches: first a count, then the deed."""
+    """Act on the ticked rows, or on all that the search matches: first the counts, then the deed."""
     action = one(call.body, "action") or ""
     if action not in ACTIONS:
         raise Problem("invalid", f"action must be one of {', '.join(ACTIONS)}")
     ids = call.body.get("id", [])
-    filters = {name: one(call.body, name) for name in FILTERS}
+    q = facets.search_of({name: one(call.body, name) or "" for name in FILTERS})
     is_all = one(call.body, "scope") == "matching"
     if not is_all and not ids:
         raise Problem("invalid", "no job is ticked")
+    if one(call.body, "sure") != "yes":
+        return await _confirm(call, action, q, [] if is_all else ids)
     body = FilterBody(
-        **({name: value for name, value in filters.items() if value} if is_all else {}),
+        q=(q or None) if is_all else None,
         ids=None if is_all else ids,
         all=is_all,
         reason=one(call.body, "reason"),
-        dry_run=is_all and one(call.body, "sure") != "yes",
     )
     done = await api.bulk(call, action, body)
-    if body.dry_run:
-        return await page(
-            call,
-            "confirm.html",
-            title=f"{action.capitalize()} jobs",
-            action=action,
-            operation=done,
-            filters={name: value for name, value in filters.items() if value},
-        )
     return go(call, f"/operations/{part(done.id)}")
+
+
+async def _confirm(call: WebCall, action: str, q: str, ids: Sequence[str]) -> Response:
+    wanted = search.parse(q)
+    if ids:
+        chosen = tuple(dict.fromkeys(known_as(job_id, "id") for job_id in ids))
+        wanted = search.Search(JobFilter(), chosen)
+    call.is_preview = True
+    states, is_partial = await _counted(call, wanted)
+    takes = sources(action)
+    return await page(
+        call,
+        "confirm.html",
+        title=f"{action.capitalize()} jobs",
+        action=action,
+        q=q,
+        ids=ids,
+        matched=sum(states.values()),
+        taken={state: n for state, n in states.items() if state in takes},
+        left={state: n for state, n in states.items() if state not in takes},
+        is_partial=is_partial,
+    )
+
+
+async def _counted(call: WebCall, wanted: search.Search) -> tuple[Counter[JobState], bool]:
+    """The states of the jobs that match; the count stops after a while."""
+    states: Counter[JobState] = Counter()
+    began, after = time.monotonic(), None
+    while True:
+        found = await call.site.search(call.access, wanted, after=after, limit=1000)
+        states.update(job.state for job in found.jobs)
+        after = found.next
+        if after is None:
+            return states, False
+        if sum(states.values()) >= MOST_COUNTED or time.monotonic() - began > COUNT_SECONDS:
+            return states, True
 
 
 ROUTES: tuple[WebRoute, ...] = (
@@ -187,34 +284,33 @@ ROUTES: tuple[WebRoute, ...] = (
         is_page=True,
         applies=EVERY_NARROWING,
     ),
-    WebRoute("GET", "/jobs/{id}", "read", detail_page, "One job", is_page=True, applies=EVERY_NARROWING),
     WebRoute(
-        "POST",
-        "/jobs/{id}/cancel",
-        "operate",
-        cancel,
-        "Cancel",
-        audit="cancel",
+        "GET",
+        "/jobs/suggest",
+        "read",
+        suggest,
+        "Words for the search box",
+        query=TypedQuery,
+        is_page=True,
+        applies=EVERY_NARROWING,
+    ),
+    WebRoute(
+        "GET",
+        "/goals",
+        "read",
+        goals,
+        "Where the palette can go",
+        query=TypedQuery,
         is_page=True,
         applies=EVERY_NARROWING,
     ),
     WebRoute(
         "POST",
-        "/jobs/{id}/retry",
+        "/jobs/views",
         "operate",
-        retry,
-        "Retry",
-        audit="retry",
-        is_page=True,
-        applies=EVERY_NARROWING,
-    ),
-    WebRoute(
-        "POST",
-        "/jobs/{id}/delete",
-        "operate",
-        delete,
-        "Delete",
-        audit="delete",
+        save_view,
+        "Save a search",
+        audit="save view",
         is_page=True,
         applies=EVERY_NARROWING,
     ),

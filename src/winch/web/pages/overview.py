@@ -1,245 +1,242 @@
-"""The overview: how it goes now, and how it went."""
+"""The overview: what is wrong and what to do about it, how it goes now, and how it went."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from markupsafe import Markup
 from starlette.responses import Response
 
 from winch.core.lifecycle import JobState
 from winch.engine.observe import throughput
 from winch.engine.observe.alerts import kept_alerts
 from winch.engine.observe.throughput import HOUR, MINUTE, Series, TaskRate, percentile
-from winch.storage.kv_records import KvFilter, KvRecord
-from winch.storage.params import GroupFilter, QueueInfo, SessionInfo
+from winch.storage.params import DeadGroup, GroupFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
 from winch.web.api.queues import CAP
-from winch.web.pages.base import page
-from winch.web.pages.charts import Chart, ChartRow, bars, lines
+from winch.web.draw.charts import spark_line, trend
+from winch.web.draw.pieces import Tile
+from winch.web.pages import figures
+from winch.web.pages.base import link, page
+from winch.web.pages.health import LATE, health_of
 from winch.web.pages.show import span
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import group_out
+from winch.web.schemas import GroupOut, group_out
 
-# name -> (resolution, spans, spans in one bar)
-RANGES = {
-    "15m": (MINUTE, 15, 1),
-    "1h": (MINUTE, 60, 1),
-    "6h": (MINUTE, 360, 6),
-    "24h": (HOUR, 24, 1),
-    "7d": (HOUR, 168, 3),
-    "30d": (HOUR, 720, 12),
-}
-BACKLOG = "rate.backlog"
-TONES = ("tone-a", "tone-b", "tone-c", "tone-d", "tone-e", "tone-f")
+RECENT = 5  # minutes that the key figures are of
+MOST_QUEUES = 8
 
 
 class OverviewQuery(msgspec.Struct, frozen=True, kw_only=True):
     range: str = "1h"
+    start: int = msgspec.field(default=0, name="from")
+    end: int = msgspec.field(default=0, name="to")
+    group: str = "outcome"
+    findings: str = ""
     did: str = ""
 
 
-class QueueSample(msgspec.Struct, frozen=True):
-    ready: int
-    running: int
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """What was there in one minute: written by servers, the last one of a minute counts."""
-
-    queues: dict[str, QueueSample]
-    slots: int
-    busy: int
-
-
-def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float) -> KvRecord:
-    """This minute's sample as a line of the books."""
-    sample = Sample(
-        queues={
-            queue.name: QueueSample(
-                queue.counts.get(JobState.READY, 0), queue.counts.get(JobState.RUNNING, 0)
-            )
-            for queue in queues[:200]
-        },
-        slots=sum(session.slots for session in sessions),
-        busy=sum(session.running for session in sessions),
-    )
-    return KvRecord(
-        book=BACKLOG,
-        key=f"{int(now) // 60:010}",
-        body=msgspec.json.encode(sample).decode(),
-        keep=timedelta(days=31),
-    )
-
-
 async def overview(call: WebCall) -> Response:
-    site, driver = call.site, call.site.driver
-    chosen = call.query.range if call.query.range in RANGES else "1h"
-    resolution, count, fold = RANGES[chosen]
-    now = int(time.time())
+    site, driver, query = call.site, call.site.driver, call.query
     if call.access.is_narrow:
         return await page(call, "narrow.html", title="Overview")
-    series = await site.client.arun(throughput.read(driver, resolution, now, count))
-    recent = await site.client.arun(throughput.read(driver, MINUTE, now, 5))
+    now = int(time.time())
+    moment = datetime.now(UTC)
+    group = query.group if query.group in figures.GROUPS else "outcome"
+    window = figures.window_of(query.range, query.start, query.end, now)
+    series = await site.client.arun(figures.read_rates(driver, window))
+    samples = await site.client.arun(figures.read_samples(driver, window))
+    recent = await site.client.arun(throughput.read(driver, MINUTE, now, RECENT))
+    day = await site.client.arun(throughput.read(driver, HOUR, now, 24))
     counts = await driver.arun(driver.counts(cap=CAP))
     queues, sessions = await site.queues(), await site.live_sessions()
-    groups = await driver.arun(driver.groups(GroupFilter(limit=5)))
-    folded = _fold(series, fold)
-    labels = _labels(series, fold)
+    groups = await driver.arun(driver.groups(GroupFilter(limit=20)))
+    alerts = await site.client.arun(kept_alerts(driver))
+    rules = site.app.settings.alerts
+    trimmed = window.trimmed(figures.first_time(window, series, samples)) if window.name else window
+    shift = window.moments - trimmed.moments
+    aim = None if rules.oldest is None else rules.oldest.total_seconds()
     total = series.total()
+
+    def to(path: str, **more: Any) -> str:
+        return link(call.request, path, **more)
+
     return await page(
         call,
         "overview.html",
         title="Overview",
-        chosen=chosen,
-        ranges=tuple(RANGES),
-        tiles=_tiles(recent, counts, queues, sessions),
-        counts=counts,
-        cap=CAP,
+        window=window,
+        group=group,
+        groupings=figures.GROUPS,
+        ranges=tuple(figures.RANGES),
+        keep={"group": group} if group != "outcome" else {},
+        health=health_of(
+            queues=queues,
+            sessions=sessions,
+            groups=groups,
+            recent=recent,
+            alerts=alerts,
+            rules=rules,
+            now=moment,
+            link=to,
+            command=site.app.command,
+            shows_all=query.findings == "all",
+        ),
+        tiles=_tiles(recent, total, counts, queues, sessions, groups, to),
         charts=[
-            _throughput(folded, labels, chosen),
-            _latency("Run time", "run", folded, labels, total),
-            _latency("Wait in queue", "wait", folded, labels, total),
-            await _backlog(call, chosen),
+            figures.throughput_chart(series, trimmed, group, now),
+            figures.wait_chart(series, trimmed, group, aim),
+            figures.ready_chart(samples, trimmed, shift),
+            figures.slots_chart(samples, trimmed, shift),
         ],
-        groups=[group_out(group) for group in groups],
+        groups=[_group(one, day) for one in groups[:5]],
         slowest=_slowest(series),
-        warnings=[*_warnings(queues, sessions), *await _alerts(call)],
+        start_worker=site.app.start_worker,
         is_empty=not total.ended and not sum(counts.values()),
-        queues=sorted(queues, key=lambda q: -q.counts.get(JobState.READY, 0))[:6],
+        queues=_queues(queues, recent, samples, window, rules.oldest or LATE, moment),
+        queue_count=len(queues),
     )
-
-
-def _fold(series: Series, fold: int) -> list[TaskRate]:
-    merged = series.merged()
-    folded = []
-    for start in range(0, len(merged), fold):
-        one = TaskRate()
-        for rate in merged[start : start + fold]:
-            one.add(rate)
-        folded.append(one)
-    return folded
-
-
-def _labels(series: Series, fold: int) -> list[str]:
-    times = series.times[::fold]
-    is_long = len(series.rates) * series.span.seconds > 86_400
-    form = "%d %b %H:%M" if is_long else "%H:%M"
-    return [datetime.fromtimestamp(at, UTC).strftime(form) for at in times]
 
 
 def _tiles(
-    recent: Series, counts: Any, queues: list[QueueInfo], sessions: list[SessionInfo]
-) -> list[dict[str, str]]:
+    recent: Series,
+    over: TaskRate,
+    counts: Any,
+    queues: Sequence[QueueInfo],
+    sessions: Sequence[SessionInfo],
+    groups: Sequence[DeadGroup],
+    to: Any,
+) -> list[Tile]:
     total = recent.total()
     now = datetime.now(UTC)
+    ready = counts.get(JobState.READY, 0)
     oldest = min((q.oldest_ready_at for q in queues if q.oldest_ready_at), default=None)
     waits = None if oldest is None else now - oldest
     slots = sum(session.slots for session in sessions)
-    busy = sum(session.running for session in sessions)
-    broken = 100 * total.broken / total.ended if total.ended else None
+    busy = figures.busy_slots(sessions)
     dead = counts.get(JobState.DEAD, 0)
+    lately = sum(group.count for group in groups if now - group.last_at < timedelta(hours=1))
+    run, wait = percentile(total.run, 0.95), percentile(total.wait, 0.95)
+    share, usual = _share(total), _share(over)
+    minutes = f"mean of {RECENT} minutes"
     return [
-        {"name": "Ended per minute", "value": f"{total.ended / 5:,.0f}", "note": "mean of 5 minutes"},
-        {
-            "name": "Failed attempts",
-            "value": "–" if broken is None else f"{broken:.1f} %",
-            "note": "of the last 5 minutes",
-            "tone": "bad" if broken is not None and broken >= 10 else "",
-        },
-        {"name": "Run time p95", "value": span(percentile(total.run, 0.95)), "note": "last 5 minutes"},
-        {"name": "Wait p95", "value": span(percentile(total.wait, 0.95)), "note": "last 5 minutes"},
-        {
-            "name": "Oldest ready job",
-            "value": span(waits),
-            "note": "waits in queue",
-            "tone": "bad" if waits is not None and waits > timedelta(seconds=60) else "",
-        },
-        {
-            "name": "Busy slots",
-            "value": f"{busy} / {slots}",
-            "note": "1 worker" if len(sessions) == 1 else f"{len(sessions)} workers",
-        },
-        {
-            "name": "Dead jobs",
-            "value": f"{dead:,}{'+' if dead >= CAP else ''}",
-            "note": "kept until you act",
-            "tone": "bad" if dead else "",
-        },
-    ]
+        Tile("Processed", f"{total.ended / _minutes():,.0f}", "/min", minutes, id="processed"),
+        Tile("Failed attempts", "–" if share is None else f"{share:.1f}", "" if share is None else "%",
+             minutes if share is None or usual is None else f"{usual:.1f} % over the range",
+             "bad" if share is not None and share >= 10 else "",
+             to("/jobs", q="state:retrying"), "failed"),
+        Tile("Wait p95", *_parts(span(wait)), note=f"last {RECENT} minutes", id="wait"),
+        Tile("Run p95", *_parts(span(run)), note=f"last {RECENT} minutes", id="run"),
+        Tile("Ready", _capped(ready), note="none waits" if waits is None else f"oldest {span(waits)}",
+             look="bad" if waits is not None and waits > LATE else "",
+             href=to("/jobs", q="state:ready"), id="ready"),
+        Tile("Busy slots", f"{busy:,}", f"/ {slots:,}",
+             "1 worker" if len(sessions) == 1 else f"{len(sessions):,} workers",
+             href=to("/workers"), id="slots"),
+        Tile("Dead", _capped(dead), note=f"{lately:,} in groups of this hour" if lately else
+             "kept until you act" if dead else "nothing is dead",
+             look="bad" if lately else "", href=to("/dead"), id="dead"),
+    ]  # fmt: skip
 
 
-def _throughput(folded: list[TaskRate], labels: list[str], chosen: str) -> Chart:
-    rows = [
-        ChartRow("completed", "tone-completed", [rate.completed for rate in folded]),
-        ChartRow("cancelled", "tone-cancelled", [rate.cancelled for rate in folded]),
-        ChartRow(
-            "failed, retried",
-            "tone-retrying",
-            [rate.broken - rate.dead for rate in folded],
-        ),
-        ChartRow("dead", "tone-dead", [rate.deaths for rate in folded]),
-    ]
-    done = sum(rate.completed for rate in folded)
-    broken = sum(rate.broken for rate in folded)
-    summary = f"{done:,} attempts completed and {broken:,} failed in the last {chosen}."
-    return bars("Attempts that ended", rows, labels, summary)
+def _minutes() -> float:
+    """How long the key figures are of: the last minute is not over."""
+    return RECENT - 1 + max(time.time() % 60, 5) / 60
 
 
-def _latency(title: str, what: str, folded: list[TaskRate], labels: list[str], total: TaskRate) -> Chart:
-    rows = [
-        ChartRow(name, tone, [percentile(getattr(rate, what), share) for rate in folded])
-        for name, tone, share in (
-            ("p50", "tone-completed", 0.5),
-            ("p95", "tone-running", 0.95),
-            ("p99", "tone-dead", 0.99),
+def _parts(text: str) -> tuple[str, str]:
+    """A length of time as value and unit: the unit is small."""
+    first, _, unit = text.rpartition(" ")
+    return (first, unit) if first.replace(".", "").isdigit() else (text, "")
+
+
+def _capped(value: int) -> str:
+    return f"{value:,}+" if value >= CAP else f"{value:,}"
+
+
+def _share(rate: TaskRate) -> float | None:
+    return 100 * rate.broken / rate.ended if rate.ended else None
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """A queue in the table of the overview."""
+
+    queue: QueueInfo
+    out: float
+    picture: Markup
+    wait: float | None
+    is_late: bool
+    drains: str
+    sign: str
+    weight: float
+
+
+def _queues(
+    queues: Sequence[QueueInfo],
+    recent: Series,
+    samples: dict[int, figures.Sample],
+    window: figures.Window,
+    late: timedelta,
+    now: datetime,
+) -> list[QueueRow]:
+    """The queues, the worst first: without a worker, late, growing, then by what waits."""
+    rows = []
+    for queue in queues:
+        rate = recent.total(lambda name, _, wanted=queue.name: name == wanted)  # type: ignore[misc]
+        ready = queue.counts.get(JobState.READY, 0)
+        depths = [
+            samples[place].queues.get(queue.name, figures.QueueSample(0, 0)).ready
+            for place in sorted(samples)
+        ]
+        oldest = None if queue.oldest_ready_at is None else now - queue.oldest_ready_at
+        wait = percentile(rate.wait, 0.95)
+        is_late = oldest is not None and oldest > late
+        grows = len(depths) > 8 and depths[-1] > 2 * max(sum(depths[-9:-4]) / 5, 10)
+        drains, sign = _drains(queue, ready, rate.ended / _minutes(), grows=grows)
+        weight = 4.0 * (sign == "workers") + 3.0 * is_late + 2.0 * (drains == "growing")
+        words = f"{ready:,} ready now, at most {max(depths, default=ready):,} in this range"
+        rows.append(
+            QueueRow(
+                queue=queue,
+                out=rate.ended / _minutes(),
+                picture=spark_line(depths[-60:], words, "dead" if grows or is_late else "ready"),
+                wait=wait,
+                is_late=is_late,
+                drains=drains,
+                sign=sign,
+                weight=weight + min(ready, 10_000_000) / 1e8,
+            )
         )
-    ]
-    middle, high = (percentile(getattr(total, what), share) for share in (0.5, 0.95))
-    summary = f"Half took less than {span(middle)}, 95 % less than {span(high)}."
-    return lines(title, rows, labels, summary, unit="s")
+    rows.sort(key=lambda row: (-row.weight, row.queue.name))
+    return rows[:MOST_QUEUES]
 
 
-async def _backlog(call: WebCall, chosen: str) -> Chart:
-    """Ready jobs by queue over time, from the samples that servers take."""
-    resolution, count, fold = RANGES[chosen]
-    minutes = count * resolution.seconds // 60
-    step = fold * resolution.seconds // 60
-    last = int(time.time()) // 60
-    start = last - minutes + 1
-    driver = call.site.driver
-    found: dict[int, Sample] = {}
-    which = KvFilter(book=BACKLOG, after=f"{start - 1:010}", limit=50_000)
-    for line in await driver.arun(driver.kv_list(which)):
-        place = (int(line.key) - start) // step
-        found[place] = msgspec.json.decode(line.body, type=Sample)
-    size = minutes // step
-    names: dict[str, int] = {}
-    for sample in found.values():
-        for name, queue in sample.queues.items():
-            names[name] = max(names.get(name, 0), queue.ready)
-    top = sorted((n for n in names if names[n]), key=lambda n: -names[n])[: len(TONES)]
-    rows = [
-        ChartRow(
-            name,
-            tone,
-            [
-                None if n not in found else found[n].queues.get(name, QueueSample(0, 0)).ready
-                for n in range(size)
-            ],
-        )
-        for name, tone in zip(top, TONES, strict=False)
-    ]
-    form = "%d %b %H:%M" if minutes > 1440 else "%H:%M"
-    labels = [datetime.fromtimestamp((start + n * step) * 60, UTC).strftime(form) for n in range(size)]
-    summary = (
-        f"The longest queue was {top[0]} with {names[top[0]]:,} ready jobs."
-        if top
-        else "No queue had jobs waiting when a server looked."
-    )
-    return lines("Ready jobs by queue", rows, labels, summary)
+def _drains(queue: QueueInfo, ready: int, per_minute: float, *, grows: bool) -> tuple[str, str]:
+    """When the backlog is gone at the present pace, and the icon of what stops it."""
+    if queue.paused_at is not None:
+        return "paused", "paused"
+    if not ready:
+        return "empty", ""
+    if not queue.sessions:
+        return "no worker", "workers"
+    if grows:
+        return "growing", ""
+    if not per_minute:
+        return "not moving", ""
+    seconds = 60 * ready / per_minute
+    return ("keeps up", "") if seconds < 10 else (f"~{span(seconds)}", "")
+
+
+def _group(group: DeadGroup, day: Series) -> tuple[GroupOut, Markup]:
+    """A group of dead jobs with the deaths of its task by hour."""
+    deaths = [float(rate.deaths) for rate in day.merged(lambda _, task: task == group.task)]
+    return group_out(group), trend(deaths, f"{sum(deaths):,.0f} jobs of {group.task} died in 24 hours")
 
 
 def _slowest(series: Series) -> list[dict[str, Any]]:
@@ -248,38 +245,12 @@ def _slowest(series: Series) -> list[dict[str, Any]]:
             "task": task,
             "ended": rate.ended,
             "failed": 100 * rate.broken / rate.ended if rate.ended else 0.0,
+            "p50": percentile(rate.run, 0.5),
             "p95": percentile(rate.run, 0.95),
-            "mean": rate.run_seconds / max(sum(rate.run.values()), 1),
         }
         for task, rate in series.by_task().items()
     ]
     return sorted(found, key=lambda row: -(row["p95"] or 0))[:6]
-
-
-async def _alerts(call: WebCall) -> list[str]:
-    """The alerts that fire and that no warning covers already."""
-    kept = await call.site.client.arun(kept_alerts(call.site.driver))
-    return [f"{one.alert.text.capitalize()}." for one in kept if one.alert.rule != "workers"]
-
-
-def _warnings(queues: list[QueueInfo], sessions: list[SessionInfo]) -> list[str]:
-    found = []
-    waiting = [queue for queue in queues if queue.counts.get(JobState.READY, 0)]
-    alone = [queue.name for queue in waiting if not queue.sessions]
-    if alone:
-        word = "queue" if len(alone) == 1 else "queues"
-        found.append(f"No worker serves {word} {', '.join(alone)}, and jobs wait there.")
-    paused = [queue.name for queue in queues if queue.paused_at is not None]
-    if paused:
-        found.append(f"Paused: {', '.join(paused)}.")
-    releases = sorted({s.release for s in sessions if s.release and not s.release.startswith("http:")})
-    if len(releases) > 1:
-        found.append(f"Workers run different releases: {', '.join(releases)}.")
-    now = datetime.now(UTC)
-    late = [s.worker for s in sessions if s.lease_until < now]
-    if late:
-        found.append(f"The lease of {', '.join(late[:5])} is over: its jobs are taken back.")
-    return found
 
 
 ROUTES: tuple[WebRoute, ...] = (

@@ -20,8 +20,8 @@ from winch.engine.tasks.options import check_queue
 from winch.storage.params import JobFilter, QueueInfo
 from winch.web import search
 from winch.web.api.queues import pause_queue, resume_queue, visible_queues, visible_sessions
+from winch.web.draw.charts import ChartRow, bars, lines, spark
 from winch.web.pages.base import go, one, page, part
-from winch.web.pages.charts import ChartRow, bars, lines, spark
 from winch.web.pages.show import span
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute

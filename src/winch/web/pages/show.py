@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from winch.core.job import attempt_words
-from winch.core.lifecycle import JobState
 from winch.web.schemas import JobOut
 
 MOST_SHOWN = 20_000
-ICONS = {
-    JobState.SCHEDULED: "◷",
-    JobState.BLOCKED: "‖",
-    JobState.READY: "○",
-    JobState.RUNNING: "▶",
-    JobState.RETRYING: "↻",
-    JobState.COMPLETED: "✓",
-    JobState.CANCELLED: "⊘",
-    JobState.DEAD: "✕",
-}
+# The time zone of the page that is being made, by its name; a cookie keeps what the reader chose.
+ZONE: ContextVar[str] = ContextVar("winch-zone", default="UTC")
+
+
+def known_zone(name: str) -> str:
+    """The name, if there is such a time zone here; else UTC."""
+    if not name or len(name) > 64:
+        return "UTC"
+    try:
+        return ZoneInfo(name).key
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return "UTC"
+
+
+def zone() -> tzinfo:
+    """The time zone of this page."""
+    name = ZONE.get()
+    return UTC if name == "UTC" else ZoneInfo(name)
 
 
 def span(value: timedelta | float | None) -> str:
@@ -57,7 +66,12 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
 
 
 def stamp(moment: datetime | None) -> str:
-    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return "" if moment is None else f"{moment.astimezone(zone()):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def clock(moment: datetime | None, form: str = "%H:%M:%S") -> str:
+    """The time of day, in the page's zone."""
+    return "" if moment is None else moment.astimezone(zone()).strftime(form)
 
 
 def iso(moment: datetime | None) -> str:
@@ -106,8 +120,20 @@ def first_line(text: str | None, most: int = 200) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def short_name(name: str) -> str:
+    """The last part of a dotted name: `CardDeclined`."""
+    return name.rpartition(".")[2]
+
+
 def attempts(job: JobOut) -> str:
     return attempt_words(job.attempt, job.max_attempts, crashes=job.crashes, rescues=job.rescues)
+
+
+def attempts_short(job: JobOut) -> str:
+    """`3/8`, for a column; a job with crashes or rescues has them in words."""
+    if job.crashes or job.rescues:
+        return attempts(job)
+    return f"{job.attempt}/{job.max_attempts}" if job.max_attempts else str(job.attempt)
 
 
 def percent(value: float) -> str:
@@ -115,7 +141,10 @@ def percent(value: float) -> str:
 
 
 FILTERS = {
+    "short_name": short_name,
     "attempts": attempts,
+    "attempts_short": attempts_short,
+    "clock": clock,
     "percent": percent,
     "span": span,
     "ago": ago,

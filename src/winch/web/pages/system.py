@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from importlib import resources
 from urllib.parse import quote
 
 import msgspec
@@ -16,14 +13,16 @@ from winch.core.values.redact import mask
 from winch.web.access import EVERY_NARROWING, ROLES, Access
 from winch.web.api.jobs import operation_of
 from winch.web.api.queues import audit_lines
-from winch.web.pages.base import go, link, one, page
+from winch.web.pages import show
+from winch.web.pages.assets import licences, static_file
+from winch.web.pages.base import THEME_COOKIE, THEMES, ZONE_COOKIE, go, link, one, page
 from winch.web.pages.queues import shown_value
 from winch.web.problems import PROBLEMS, Problem
 from winch.web.routes import WebCall, WebRoute
 from winch.web.sessions import COOKIES
 
 MAX_NEXT = 2000
-TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".txt": "text/plain"}
+YEAR = 365 * 86_400
 SECRET_SETTINGS = frozenset({"alert_secret", "alert_webhook", "keys"})
 
 
@@ -34,6 +33,12 @@ class AuditPageQuery(msgspec.Struct, frozen=True, kw_only=True):
 class LoginQuery(msgspec.Struct, frozen=True, kw_only=True):
     next: str = ""
     did: str = ""
+
+
+class PreferencesQuery(msgspec.Struct, frozen=True, kw_only=True):
+    theme: str = ""
+    zone: str = ""
+    next: str = ""
 
 
 class AnyQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +213,21 @@ async def logout(call: WebCall) -> Response:
     return answer
 
 
+async def preferences(call: WebCall) -> Response:
+    """How the caller's browser shows pages, kept in its cookies: links do it, without a script."""
+    query: PreferencesQuery = call.query
+    answer = Response(None, 303, {"location": own_path(query.next) or link(call.request, "/")})
+    root = call.request.scope.get("root_path", "") or "/"
+    chosen = {}
+    if query.theme in THEMES:
+        chosen[THEME_COOKIE] = query.theme
+    if query.zone:
+        chosen[ZONE_COOKIE] = show.known_zone(query.zone)
+    for name, value in chosen.items():
+        answer.set_cookie(name, value, max_age=YEAR, samesite="strict", path=root)
+    return answer
+
+
 # -- help and files ----------------------------------------------------------------------------------
 
 
@@ -216,31 +236,17 @@ async def api_page(call: WebCall) -> Response:
     return await page(call, "api.html", title="HTTP API", routes=routes, problems=PROBLEMS)
 
 
-@cache
-def static_file(name: str) -> tuple[bytes, str, str] | None:
-    """A file of the package: its bytes, its type and a tag that changes with it."""
-    folder = resources.files("winch.web").joinpath("static")
-    known = {file.name: file for file in folder.iterdir()}
-    suffix = "." + name.rpartition(".")[2]
-    if name not in known or suffix not in TYPES:
-        return None
-    body = known[name].read_bytes()
-    return body, TYPES[suffix], f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-
-
-@cache
-def licences() -> str:
-    found = static_file("licences.txt")
-    return "" if found is None else found[0].decode()
-
-
 async def static(call: WebCall) -> Response:
     found = static_file(call.path("name"))
     if found is None:
         raise Problem("not-found", "no such file")
     body, kind, tag = found
-    headers = {"etag": tag, "cache-control": "no-cache"}
-    if call.request.headers.get("if-none-match") == tag:
+    is_tagged = call.request.query_params.get("v") == tag
+    headers = {
+        "etag": f'"{tag}"',
+        "cache-control": "public, max-age=31536000, immutable" if is_tagged else "no-cache",
+    }
+    if call.request.headers.get("if-none-match") == f'"{tag}"':
         return Response(None, 304, headers)
     return Response(body, 200, {**headers, "content-type": f"{kind}; charset=utf-8"})
 
@@ -258,6 +264,8 @@ ROUTES: tuple[WebRoute, ...] = (
     WebRoute("POST", "/settings/tokens/{id}", "admin", revoke_token, "Revoke", audit="revoke token",
              is_page=True, applies=EVERY_NARROWING),
     WebRoute("GET", "/api", "read", api_page, "The HTTP API", is_page=True, applies=EVERY_NARROWING),
+    WebRoute("GET", "/preferences", "public", preferences, "How pages look", query=PreferencesQuery,
+             is_page=True),
     WebRoute("GET", "/login", "public", login_page, "Log in", query=LoginQuery, is_page=True),
     WebRoute("POST", "/login", "public", login, "Log in", is_page=True),
     WebRoute("POST", "/logout", "public", logout, "Log out", is_page=True),

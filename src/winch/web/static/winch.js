@@ -1,80 +1,142 @@
-// What the pages cannot do without a script: live updates, the theme, keys, and reading a chart.
-// Nothing here writes HTML from data: texts are set as text.
+// What every page has a script for: the theme, keys, rows, copying, and going anywhere. Nothing here writes HTML
+// from data: texts are set as text. live.js, charts.js and search.js have the rest.
 (() => {
   "use strict";
   const root = document.documentElement;
   root.classList.add("js");
   const by = (id) => document.getElementById(id);
+  const rootPath = document.body.dataset.root.replace(/\/$/, "");
   const kept = {
     get: (name) => { try { return localStorage.getItem("winch-" + name); } catch { return null; } },
     set: (name, value) => { try { localStorage.setItem("winch-" + name, value); } catch { /* private mode */ } },
   };
+  window.winch = { by, kept, rootPath };
 
-  // -- live ------------------------------------------------------------------------------------
-  let live = kept.get("live") !== "off";
-  let here = 0;
-  const showLive = () => {
-    const toggle = by("live-toggle");
-    if (!toggle) return;
-    toggle.setAttribute("aria-pressed", String(live));
-    by("live-word").textContent = live ? "Live" : "Paused";
+  // -- theme and time zone ---------------------------------------------------------------------
+  const cookie = (name, value) => {
+    document.cookie = name + "=" + encodeURIComponent(value) + ";path=" + (rootPath || "/") + ";max-age=31536000;samesite=strict";
   };
-  const isBusy = () => {
-    const area = by("live");
-    if (!area) return true;
-    const focus = document.activeElement;
-    return area.querySelector("input:checked, details.numbers[open], details.error[open] ~ details.error[open]") !== null
-      || (focus && area.contains(focus) && focus.matches("input, textarea, select"))
-      || String(getSelection()).length > 0;
+  window.winch.cookie = cookie;
+  const themes = [...document.querySelectorAll("[data-theme-name]")];
+  const setTheme = (name) => {
+    root.dataset.theme = name;
+    cookie("winch-theme", name);
+    for (const link of themes) {
+      if (link.dataset.themeName === name) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    }
+    document.dispatchEvent(new Event("winch-theme"));
   };
-  setInterval(() => {
-    if (live && !document.hidden && !isBusy()) document.body.dispatchEvent(new Event("winch-tick"));
-  }, 3000);
-  const toggleLive = () => { live = !live; kept.set("live", live ? "on" : "off"); showLive(); };
-  const offline = (is) => {
-    by("offline").hidden = !is;
-    const area = by("live");
-    if (area) area.classList.toggle("is-stale", is);
+  const nextTheme = () => {
+    const names = themes.map((link) => link.dataset.themeName);
+    setTheme(names[(names.indexOf(root.dataset.theme) + 1) % names.length]);
   };
-  document.body.addEventListener("htmx:sendError", () => offline(true));
-  document.body.addEventListener("htmx:responseError", (event) => {
-    if (event.detail.xhr.status >= 500) offline(true);
+  for (const link of themes) {
+    link.addEventListener("click", (event) => { event.preventDefault(); setTheme(link.dataset.themeName); });
+  }
+  const zoneLink = by("zone-browser");
+  if (zoneLink) {
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    if (!zone || zone === document.body.dataset.zone || zone === "UTC") zoneLink.hidden = true;
+    else {
+      zoneLink.textContent = zone;
+      zoneLink.href = rootPath + "/preferences?zone=" + encodeURIComponent(zone) + "&next=" + encodeURIComponent(zoneLink.dataset.next);
+    }
+  }
+
+  // -- menus close when something else is pointed at ----------------------------------------------
+  document.addEventListener("click", (event) => {
+    for (const menu of document.querySelectorAll("details.menu[open], details.phone-menu[open]")) {
+      if (!menu.contains(event.target)) menu.open = false;
+    }
   });
-  document.body.addEventListener("htmx:afterSwap", () => { offline(false); mark(); });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    for (const menu of document.querySelectorAll("details.menu[open], details.phone-menu[open]")) {
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    }
+  });
 
-  // -- theme -----------------------------------------------------------------------------------
-  const themes = ["system", "light", "dark"];
-  const toggleTheme = () => {
-    const next = themes[(themes.indexOf(root.dataset.theme) + 1) % themes.length];
-    root.dataset.theme = next;
-    by("theme-word").textContent = next;
-    document.cookie = "winch-theme=" + next + ";path=/;max-age=31536000;samesite=strict";
+  // -- copying -----------------------------------------------------------------------------------
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.("[data-copy]");
+    if (!button) return;
+    event.preventDefault();
+    navigator.clipboard?.writeText(button.dataset.copy).then(() => {
+      const was = button.getAttribute("aria-label") || "";
+      button.classList.add("is-copied");
+      button.setAttribute("aria-label", "Copied");
+      setTimeout(() => { button.classList.remove("is-copied"); button.setAttribute("aria-label", was); }, 1200);
+    });
+  });
+
+  // -- what a link opens, and logs that follow ------------------------------------------------------
+  const openAt = (id) => {
+    const part = id && by(id);
+    if (part && part.tagName === "DETAILS") part.open = true;
   };
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.("[data-open]");
+    if (!link) return;
+    openAt(link.dataset.open);
+    setTimeout(() => by(link.dataset.open)?.querySelector("textarea, input:not([type=hidden])")?.focus(), 0);
+  });
+  openAt(location.hash.slice(1));
+  const follow = () => document.querySelectorAll("[data-follow]").forEach((log) => {
+    if (log.dataset.held !== "yes") log.scrollTop = log.scrollHeight;
+  });
+  document.addEventListener("scroll", (event) => {
+    const log = event.target;
+    if (log.matches?.("[data-follow]")) log.dataset.held = log.scrollTop + log.clientHeight < log.scrollHeight - 8 ? "yes" : "";
+  }, true);
+  document.addEventListener("winch-patched", follow);
+  follow();
 
-  // -- rows ------------------------------------------------------------------------------------
+  // -- rows --------------------------------------------------------------------------------------
+  let here = null;
   const rows = () => [...document.querySelectorAll("table.rows tbody tr[data-href]")];
-  const mark = () => rows().forEach((row, n) => row.classList.toggle("is-here", here > 0 && n === here - 1));
+  const mark = (row) => {
+    document.querySelectorAll("tr.is-here").forEach((one) => one.classList.remove("is-here"));
+    row?.classList.add("is-here");
+    here = row ? row.dataset.href : null;
+    row?.scrollIntoView({ block: "nearest" });
+  };
+  const current = () => rows().find((row) => row.dataset.href === here);
   const step = (by_) => {
-    here = Math.min(Math.max(here + by_, 1), rows().length);
-    mark();
-    rows()[here - 1]?.scrollIntoView({ block: "nearest" });
+    const all = rows();
+    const at = all.indexOf(current());
+    mark(all[Math.min(Math.max(at < 0 ? 0 : at + by_, 0), all.length - 1)]);
   };
+  const boxes = () => [...document.querySelectorAll("td.c-tick input, td.tick input")];
   const count = () => {
+    const chosen = boxes().filter((box) => box.checked);
+    boxes().forEach((box) => box.closest("tr").classList.toggle("is-chosen", box.checked));
     const shown = by("ticked");
-    if (shown) shown.textContent = "(" + document.querySelectorAll("td.tick input:checked").length + ")";
+    if (shown) shown.textContent = String(chosen.length);
+    by("bulk")?.classList.toggle("is-on", chosen.length > 0);
+    document.dispatchEvent(new Event("winch-ticks"));
   };
+  window.winch.count = count;
   document.addEventListener("change", (event) => {
     if (event.target.id === "tick-all") {
-      document.querySelectorAll("td.tick input").forEach((box) => { box.checked = event.target.checked; });
+      boxes().forEach((box) => { box.checked = event.target.checked; });
     }
-    if (event.target.matches("#tick-all, td.tick input")) count();
+    if (event.target.matches("#tick-all, td.c-tick input, td.tick input")) count();
+    if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
     if (event.target.id === "keys-off") kept.set("keys", event.target.checked ? "off" : "on");
   });
   let lastTick = null;
   document.addEventListener("click", (event) => {
     const box = event.target;
-    if (!box.matches || !box.matches("td.tick input")) return;
-    const all = [...document.querySelectorAll("td.tick input")];
+    if (box.id === "bulk-clear") {
+      event.preventDefault();
+      boxes().forEach((one) => { one.checked = false; });
+      if (by("tick-all")) by("tick-all").checked = false;
+      count();
+    }
+    if (!box.matches?.("td.c-tick input, td.tick input")) return;
+    const all = boxes();
     if (event.shiftKey && lastTick) {
       const [from, to] = [all.indexOf(lastTick), all.indexOf(box)].sort((a, b) => a - b);
       all.slice(from, to + 1).forEach((one) => { one.checked = box.checked; });
@@ -83,32 +145,54 @@
     lastTick = box;
   });
 
-  // -- going anywhere --------------------------------------------------------------------------
+  // -- going anywhere ----------------------------------------------------------------------------
   const palette = by("palette");
   let goals = [];
   let chosen = 0;
+  let asked = 0;
   const uuid = /^[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}$/i;
-  const showGoals = () => {
-    const typed = by("palette-q").value.trim();
-    const words = typed.toLowerCase().split(/\s+/);
-    const rootPath = document.body.dataset.root.replace(/\/$/, "");
-    goals = [...palette.querySelectorAll("a.goal")]
-      .filter((goal) => words.every((word) => goal.textContent.toLowerCase().includes(word)))
-      .map((goal) => ({ name: goal.textContent, href: goal.href }));
-    if (uuid.test(typed)) goals.unshift({ name: "Job " + typed, href: rootPath + "/jobs/" + typed });
-    else if (typed) goals.push({ name: "Search jobs for " + typed, href: rootPath + "/jobs?q=" + encodeURIComponent(typed) });
-    goals = goals.slice(0, 9);
+  const drawGoals = () => {
     chosen = Math.min(chosen, Math.max(goals.length - 1, 0));
     by("palette-list").replaceChildren(...goals.map((goal, n) => {
-      const row = document.createElement("li");
+      const row = document.createElement("div");
       row.id = "goal-" + n;
       row.setAttribute("role", "option");
       row.setAttribute("aria-selected", String(n === chosen));
-      row.textContent = goal.name;
+      const name = document.createElement("span");
+      name.textContent = goal.name;
+      row.append(name);
+      if (goal.kind) {
+        const kind = document.createElement("span");
+        kind.className = "n";
+        kind.textContent = goal.kind;
+        row.append(kind);
+      }
       row.addEventListener("click", () => { location.href = goal.href; });
       return row;
     }));
     by("palette-q").setAttribute("aria-activedescendant", goals.length ? "goal-" + chosen : "");
+  };
+  const showGoals = () => {
+    const typed = by("palette-q").value.trim();
+    const words = typed.toLowerCase().split(/\s+/);
+    const pages = [...palette.querySelectorAll("a.goal")]
+      .filter((goal) => words.every((word) => goal.textContent.toLowerCase().includes(word)))
+      .map((goal) => ({ name: goal.textContent, href: goal.href, kind: "" }));
+    const last = [];
+    if (uuid.test(typed)) pages.unshift({ name: "Job " + typed, href: rootPath + "/jobs/" + typed, kind: "job" });
+    else if (typed) last.push({ name: "Search jobs for " + typed, href: rootPath + "/jobs?q=" + encodeURIComponent(typed), kind: "" });
+    goals = [...pages.slice(0, 6), ...last];
+    drawGoals();
+    if (!typed) return;
+    const turn = ++asked;
+    fetch(rootPath + "/goals?q=" + encodeURIComponent(typed), { headers: { accept: "application/json" } })
+      .then((answer) => (answer.ok ? answer.json() : { goals: [] }))
+      .then((found) => {
+        if (turn !== asked) return;
+        goals = [...pages.slice(0, 4), ...found.goals.map((one) => ({ name: one.name, kind: one.kind, href: rootPath + one.path })), ...last];
+        drawGoals();
+      })
+      .catch(() => { /* the pages are enough */ });
   };
   const openPalette = () => {
     by("palette-q").value = "";
@@ -122,15 +206,19 @@
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
       chosen = (chosen + (event.key === "ArrowDown" ? 1 : goals.length - 1)) % Math.max(goals.length, 1);
-      showGoals();
+      drawGoals();
     } else if (event.key === "Enter") {
       event.preventDefault();
       if (goals[chosen]) location.href = goals[chosen].href;
     }
   });
-  by("palette-toggle")?.addEventListener("click", openPalette);
+  by("palette-toggle")?.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    openPalette();
+  });
 
-  // -- keys ------------------------------------------------------------------------------------
+  // -- keys --------------------------------------------------------------------------------------
   let isGoing = false;
   document.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k" && palette) {
@@ -139,10 +227,11 @@
       return;
     }
     if (event.ctrlKey || event.metaKey || event.altKey || kept.get("keys") === "off") return;
-    if (event.target.matches("input, textarea, select, [contenteditable]")) {
+    if (event.target.matches("input:not([type=checkbox]), textarea, select, [contenteditable]")) {
       if (event.key === "Escape") event.target.blur();
       return;
     }
+    if (document.querySelector("dialog[open]")) return;
     if (isGoing) {
       isGoing = false;
       document.querySelector('.side nav a[data-key="' + CSS.escape(event.key) + '"]')?.click();
@@ -150,59 +239,19 @@
     }
     switch (event.key) {
       case "g": isGoing = true; setTimeout(() => { isGoing = false; }, 1200); break;
-      case "/": event.preventDefault(); by("q")?.focus(); break;
+      case "/": event.preventDefault(); (by("filter-q") ? by("filter-q").focus() : openPalette()); break;
       case "j": step(1); break;
       case "k": step(-1); break;
-      case "x": rows()[here - 1]?.querySelector("td.tick input")?.click(); break;
-      case "Enter": if (here && event.target === document.body) rows()[here - 1]?.querySelector("a.row-link")?.click(); break;
-      case "r": toggleLive(); break;
-      case "t": toggleTheme(); break;
+      case "x": current()?.querySelector("td.c-tick input, td.tick input")?.click(); break;
+      case "Enter": if (here && event.target === document.body) current()?.querySelector("a.row-link")?.click(); break;
+      case "Escape": by("bulk-clear")?.click(); break;
+      case "r": document.dispatchEvent(new Event("winch-live-toggle")); break;
+      case "t": nextTheme(); break;
       case "?": by("help").showModal(); break;
+      case "R": case "C": case "e": document.querySelector('[data-press="' + event.key + '"]')?.click(); break;
     }
   });
-
-  // -- charts ----------------------------------------------------------------------------------
-  const clear = (figure) => {
-    figure?.querySelector(".hover-line")?.remove();
-    figure?.querySelector(".reading")?.remove();
-  };
-  // All charts of a page show the same moments: what is read in one is read in all.
-  const read = (svg, share) => {
-    const figure = svg.closest(".plot");
-    const [left, right, moments] = svg.dataset.plot.split(" ").map(Number);
-    const at = Math.floor(share * moments);
-    clear(figure);
-    const row = figure.querySelectorAll(".numbers tbody tr")[at];
-    if (!row) return;
-    const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
-    const middle = left + (at + 0.5) * (right - left) / moments;
-    for (const [name, value] of [["x1", middle], ["x2", middle], ["y1", 8], ["y2", 158], ["class", "hover-line"]]) {
-      line.setAttribute(name, value);
-    }
-    svg.append(line);
-    const names = [...figure.querySelectorAll(".numbers thead th")].slice(1).map((cell) => cell.textContent);
-    const reading = document.createElement("div");
-    reading.className = "reading";
-    reading.textContent = row.querySelector("th").textContent + "  "
-      + [...row.querySelectorAll("td")].map((cell, n) => names[n] + " " + cell.textContent).join("  ");
-    figure.append(reading);
-  };
-  document.addEventListener("pointermove", (event) => {
-    const svg = event.target.closest?.("svg.chart");
-    if (!svg) {
-      document.querySelectorAll(".plot").forEach(clear);
-      return;
-    }
-    const [left, right] = svg.dataset.plot.split(" ").map(Number);
-    const box = svg.getBoundingClientRect();
-    const x = (event.clientX - box.left) / box.width * svg.viewBox.baseVal.width;
-    const share = (x - left) / (right - left);
-    document.querySelectorAll(".plots svg.chart").forEach((other) => read(other, share));
-  });
-
-  by("live-toggle")?.addEventListener("click", toggleLive);
-  by("theme-toggle")?.addEventListener("click", toggleTheme);
   by("help-toggle")?.addEventListener("click", () => by("help").showModal());
   if (by("keys-off")) by("keys-off").checked = kept.get("keys") === "off";
-  showLive();
+  if (by("bulk")) count();
 })();

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from markupsafe import Markup
 
@@ -11,10 +13,10 @@ from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.redact import mask_text
-from winch.web.pages.show import span
+from winch.web.pages.show import clock, span
 
 WIDTH = 1000.0
-ROW = 22.0
+SHORTEST = 3.0
 ATTEMPTS = frozenset({"completed", "failed", "snoozed", "cancelled", "discarded", "crashed", "rescued"})
 TONES = {
     "completed": "tone-completed",
@@ -148,33 +150,114 @@ def _blocked_by(job: JobRecord) -> str:
     return "waits for the jobs before it" if INPUTS_HEADER in job.headers else "waits"
 
 
-def draw(found: list[Phase], now: datetime) -> Markup:
-    """The phases as bars over time; short ones stay visible. The list beside it is exact."""
-    stretches = [phase for phase in found if phase.kind != "moment"]
-    if not stretches:
-        return Markup("")
-    first = min(phase.start for phase in stretches)
-    total = max((max(phase.end for phase in stretches) - first).total_seconds(), 1e-6)
-    parts = []
-    for row, phase in enumerate(stretches):
-        x = (phase.start - first).total_seconds() / total * WIDTH
-        width = max((phase.end - phase.start).total_seconds() / total * WIDTH, 4.0)
+@dataclass(frozen=True)
+class Track:
+    """A phase as a row: its icon, the bar on the axis that all rows share, and its length in words."""
+
+    phase: Phase
+    icon: str
+    look: str
+    lane: Markup
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The rows, the labels of the axis at even distances, and the whole in words."""
+
+    tracks: Sequence[Track]
+    marks: Sequence[str]
+    words: str
+
+
+_LOOKS = {
+    "tone-completed": ("completed", "completed"),
+    "tone-dead": ("dead-state", "dead"),
+    "tone-retrying": ("retrying", "retrying"),
+    "tone-scheduled": ("scheduled", "scheduled"),
+    "tone-cancelled": ("cancelled", "cancelled"),
+    "tone-running": ("running", "running"),
+    "tone-blocked": ("blocked", "blocked"),
+    "tone-ready": ("ready", "ready"),
+    "tone-moment": ("edit", "ready"),
+}
+_STEPS = (
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900,
+    1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000,
+)  # fmt: skip
+MOST_MARKS = 8
+# From here on the axis has times of day; a shorter life is counted from its beginning.
+CLOCK_FROM = 20.0
+
+
+def timeline(found: list[Phase], now: datetime) -> Timeline:
+    """The phases as rows on one axis, whose marks are round in their unit."""
+    if not found:
+        return Timeline((), (), "")
+    first = min(phase.start for phase in found).timestamp()
+    last = max(max(phase.end for phase in found).timestamp(), first + 1e-3)
+    length = last - first
+    step = next((one for one in _STEPS if length / one <= MOST_MARKS), _STEPS[-1])
+    is_clock = length >= CLOCK_FROM
+    start = math.floor(first / step) * step if is_clock else first
+    count = max(math.ceil((last - start) / step - 1e-6), 1)
+    end = start + count * step
+    if is_clock:
+        form = "%d %b" if step >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
+        marks = [clock(datetime.fromtimestamp(start + n * step, UTC), form) for n in range(count + 1)]
+    else:
+        marks = [span(n * step) for n in range(count + 1)]
+
+    def at(moment: float) -> float:
+        return min(max((moment - start) / (end - start), 0.0), 1.0) * WIDTH
+
+    tracks = [
+        Track(phase, *_LOOKS.get(phase.tone, ("ready", "ready")), _lane(phase, at, count, now))
+        for phase in found
+    ]
+    return Timeline(tracks, marks, _words(found))
+
+
+def _lane(phase: Phase, at: Callable[[float], float], count: int, now: datetime) -> Markup:
+    parts = [
+        Markup('<path class="grid" d="M{:.1f} 0V24"/>').format(n * WIDTH / count)
+        for n in range(count + 1)
+    ]
+    x1, x2 = at(phase.start.timestamp()), at(phase.end.timestamp())
+    present = at(now.timestamp())
+    if phase.kind == "moment":
         parts.append(
-            Markup(
-                '<rect class="{}{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:g}" rx="3">'
-                "<title>{}: {}</title></rect>"
-            ).format(
-                phase.tone,
-                " is-now" if phase.is_now else "",
-                min(x, WIDTH - width),
-                row * ROW + 3,
-                width,
-                ROW - 8,
-                phase.title,
-                phase.took,
+            Markup('<rect class="{}" x="{:.1f}" y="4" width="2.5" height="16"/>').format(phase.tone, x1)
+        )
+    else:
+        done = min(x2, present) if phase.end > now else x2
+        left = min(x1, WIDTH - SHORTEST)
+        parts.append(
+            Markup('<rect class="{}" x="{:.1f}" y="7" width="{:.1f}" height="10"/>').format(
+                phase.tone, left, max(done - left, SHORTEST)
             )
         )
+        if phase.end > now:
+            parts.append(
+                Markup('<rect class="future {}" x="{:.1f}" y="7" width="{:.1f}" height="10"/>').format(
+                    phase.tone, done, max(x2 - done, SHORTEST)
+                )
+            )
+    if phase.is_now:
+        parts.append(Markup('<path class="now" d="M{:.1f} 0V24"/>').format(present))
     return Markup(
-        '<svg class="gantt" viewBox="0 0 {:g} {:g}" preserveAspectRatio="none" aria-hidden="true">'
-        "{}</svg>"
-    ).format(WIDTH, len(stretches) * ROW, Markup("").join(parts))
+        '<svg class="lane" viewBox="0 0 {:g} 24" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
+    ).format(WIDTH, Markup("").join(parts))
+
+
+def _words(found: Sequence[Phase]) -> str:
+    """The whole in one line: how long it waited and how long it ran."""
+    kinds = {"waiting": 0.0, "running": 0.0}
+    for phase in found:
+        seconds = (phase.end - phase.start).total_seconds()
+        if phase.kind == "attempt":
+            kinds["running"] += seconds
+        elif phase.kind == "wait":
+            kinds["waiting"] += seconds
+    total = sum(kinds.values())
+    parts = ", ".join(f"{span(seconds)} {name}" for name, seconds in kinds.items() if seconds)
+    return f"{span(total)}: {parts}" if parts else ""

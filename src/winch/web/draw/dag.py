@@ -16,11 +16,21 @@ from markupsafe import Markup
 from winch.core.flow import FlowNote, member_id
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
-from winch.web.pages.show import ICONS, span
+from winch.web.pages.show import span
 
 BOX, TALL, GAP_X, GAP_Y, EDGE = 186, 58, 46, 18, 4
 MOST_OF_A_NODE = 2000
 MOST_BARS = 60
+ICONS = {
+    JobState.SCHEDULED: "◷",
+    JobState.BLOCKED: "‖",
+    JobState.READY: "○",
+    JobState.RUNNING: "▶",
+    JobState.RETRYING: "↻",
+    JobState.COMPLETED: "✓",
+    JobState.CANCELLED: "⊘",
+    JobState.DEAD: "✕",
+}
 # The state of a node with several members is the one that wants most attention.
 ORDER = (
     JobState.DEAD,

@@ -1,0 +1,1 @@
+"""Pictures made on the server: icons, charts, timelines, graphs."""
