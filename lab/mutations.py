@@ -154,7 +154,10 @@ MUTATIONS = (
     ),
     Mutation(
         "own gate", "sqlite", OWN_GATE,
-        (("sqlite/sql/admit.sql", "\n    AND winch_job.gate = chosen.value", ""),),
+        (
+            ("sqlite/sql/admit.sql", "\n    AND winch_job.gate = chosen.value", ""),
+            ("sqlite/sql/admit.sql", "\n        AND winch_job.gate = chosen.value", ""),
+        ),
         ("conformance:gates",),
     ),
     Mutation(
@@ -295,7 +298,7 @@ MUTATIONS = (
     ),
     Mutation(
         "permit", "redis", PERMIT,
-        (("redis/lua/parts/admit.lua", "count = count + call('HDEL', K.permits(gate.key),", "count = count + select('#',"),),
+        (("redis/lua/parts/admit.lua", "gate.returned = gate.returned + use.weight", "gate.returned = gate.returned + 0"),),
         ("conformance:gates",),
     ),
     Mutation(

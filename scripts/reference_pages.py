@@ -184,6 +184,8 @@ MEANING: dict[str, str] = {
     "crash_limit": "How many crashes make a job that kills its process [dead](howto/workers.md#isolation). From 1 to 50.",
     "crash_window": "Crashes that are further apart than this are not counted together.",
     "misfire_deadline": "How late a missed time of a [schedule](howto/schedules.md#missed-and-overlapping-times) may still get its job, where the schedule sets no deadline. At least `10s`.",
+    "queue_limits": "Jobs of a queue that each worker process runs at the same time: `mail=2,sms=1`, or a table.",
+    "queue_rates": "Jobs of a queue that each worker process claims in a time: `mail=10/s`, or a table.",
     "max_jobs": "Replace a worker process after it has started this many jobs.",
     "max_memory": "Replace a worker process that uses more memory than this, for example `512MB`.",
     "max_lifetime": "Replace a worker process after this time, plus or minus 10 %.",
@@ -293,7 +295,7 @@ def exit_codes(text: str) -> list[tuple[str, str]]:
 def shown_default(name: str, value: Any) -> str:
     if name in SHOWN:
         return SHOWN[name]
-    if value is None:
+    if value is None or value == {}:
         return "–"
     if isinstance(value, timedelta):
         seconds = int(value.total_seconds())

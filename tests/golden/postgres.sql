@@ -223,6 +223,7 @@ column winch.session.13 ended_at: timestamp with time zone
 column winch.session.14 end_reason: text
 column winch.session.15 supervisor: text not null default ''::text
 column winch.session.16 labels: text not null default '{}'::text
+column winch.session.17 queue_limits: text not null default '{}'::text
 column winch.signal.01 name: text not null
 column winch.signal.02 id: text not null
 column winch.signal.03 payload: text not null
@@ -483,7 +484,7 @@ BEGIN
         LIMIT shares.share
     ) AS first;
 END
-function winch.claim_gated(text[],uuid,uuid,text[],bigint,bigint,bigint,bigint,bigint,bigint,timestamp with time zone): returns TABLE(place bigint, has_permit boolean, rest integer, is_rare boolean, claimed winch.job) 
+function winch.claim_gated(text[],uuid,uuid,text[],bigint,bigint,bigint,bigint,bigint,bigint,timestamp with time zone): returns TABLE(place bigint, has_permit boolean, rest integer, is_rare boolean, claimed winch.job) enable_bitmapscan=off 
 
 #variable_conflict use_column
 DECLARE
@@ -1195,7 +1196,7 @@ BEGIN
     END IF;
     RETURN QUERY SELECT scoped, is_any, go_on, is_odd, NULL::"winch".job;
 END
-function winch.complete_gated(uuid[],uuid[],jsonb,text,timestamp with time zone,boolean): returns uuid[] 
+function winch.complete_gated(uuid[],uuid[],jsonb,text,timestamp with time zone,boolean): returns uuid[] enable_bitmapscan=off 
 
 DECLARE
     at timestamptz;
@@ -1523,7 +1524,7 @@ BEGIN
     RETURN NEW;
 END
 function winch.micros(timestamp with time zone): returns bigint immutable
-function winch.next_members(text[],uuid,uuid,text[],text[],bigint,timestamp with time zone): returns SETOF winch.job 
+function winch.next_members(text[],uuid,uuid,text[],text[],bigint,timestamp with time zone): returns SETOF winch.job enable_bitmapscan=off 
 
 #variable_conflict use_column
 DECLARE
@@ -1542,23 +1543,21 @@ DECLARE
     number integer := 0;
     woken text[];
 BEGIN
-    -- One gate is one `kind`; text that was damaged by hand is not read as JSON.
-    SELECT
-        array_agg(member.id) FILTER (WHERE member.is_head), array_agg(member.queue) FILTER (WHERE member.is_head),
-        array_agg(member.sort_key) FILTER (WHERE member.is_head),
-        array_agg(CASE WHEN member.is_seen THEN member.is_fit END) FILTER (WHERE member.is_head),
-        array_agg(member.id) FILTER (WHERE member.is_head AND member.is_seen AND member.is_fit),
-        array_agg('fifo:' || member.key) FILTER (WHERE member.id IS NULL)
-    INTO h_id, h_queue, h_sort, h_fit, fit, empty
-    FROM (
+    -- One gate is one `kind`; text that was damaged by hand is not read as JSON. Turns are read in the order of their index:
+    -- such a scan marks entries of turns that are gone, and the next one passes over them.
+    WITH member AS MATERIALIZED (
         SELECT
             wanted.key, first.id, first.queue, first.sort_key,
             first.tenant IS NULL AND (known IS NULL OR first.task = ANY (known)) AS is_seen,
             length(first.options) - length(replace(first.options, '"kind":', '')) = length('"kind":') AS is_fit,
             (first.state = 'ready' OR (first.state = 'blocked' AND first.gate = 'fifo:' || wanted.key))
-                AND NOT EXISTS (
-                    SELECT FROM "winch".permit WHERE permit.gate = 'fifo:' || wanted.key AND permit.token IS NULL
-                ) AS is_head
+                AND (
+                    SELECT permit.job
+                    FROM "winch".permit
+                    WHERE permit.gate = 'fifo:' || wanted.key AND permit.token IS NULL
+                    ORDER BY permit.gate, permit.job
+                    LIMIT 1
+                ) IS NULL AS is_head
         FROM unnest(keys) AS wanted (key)
         LEFT JOIN LATERAL (
             SELECT job.id, job.state, job.gate, job.queue, job.task, job.tenant, job.options, job.sort_key
@@ -1567,7 +1566,15 @@ BEGIN
             ORDER BY job.fifo, job.seq, job.id
             LIMIT 1
         ) AS first ON true
-    ) AS member;
+    )
+    SELECT
+        array_agg(member.id) FILTER (WHERE member.is_head), array_agg(member.queue) FILTER (WHERE member.is_head),
+        array_agg(member.sort_key) FILTER (WHERE member.is_head),
+        array_agg(CASE WHEN member.is_seen THEN member.is_fit END) FILTER (WHERE member.is_head),
+        array_agg(member.id) FILTER (WHERE member.is_head AND member.is_seen AND member.is_fit),
+        array_agg('fifo:' || member.key) FILTER (WHERE member.id IS NULL)
+    INTO h_id, h_queue, h_sort, h_fit, fit, empty
+    FROM member;
     IF empty IS NOT NULL THEN
         DELETE FROM "winch".gate
         WHERE gate.key = ANY (empty) AND NOT EXISTS (SELECT FROM "winch".permit WHERE permit.gate = gate.key);
@@ -1710,7 +1717,7 @@ BEGIN
     RETURN given;
 END
 function winch.note(text,timestamp with time zone,text,text): returns jsonb stable
-function winch.open_gates(text[],bigint[]): returns integer 
+function winch.open_gates(text[],bigint[]): returns integer enable_bitmapscan=off 
 
 DECLARE
     key text;

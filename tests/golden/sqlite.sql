@@ -10,6 +10,18 @@ LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
 WHERE winch_job.state IN ('ready', 'running')
 GROUP BY winch_job.queue;
 
+CREATE VIEW winch_backlog_by_label AS
+SELECT
+    winch_job.queue AS queue,
+    coalesce(needed.key || '=' || needed.value, '') AS label,
+    sum(winch_job.state = 'running' OR winch_queue.paused_at IS NULL) AS value
+FROM winch_job
+LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
+LEFT JOIN winch_book_line ON winch_book_line.book = 'needs' AND winch_book_line.key = winch_job.task
+LEFT JOIN json_each(winch_book_line.body, '$.labels') AS needed ON true
+WHERE winch_job.state IN ('ready', 'running')
+GROUP BY winch_job.queue, label;
+
 CREATE VIEW winch_declared AS
 SELECT
     winch_declaration.schedule, winch_declaration.definition, winch_declaration.timing,
@@ -21,6 +33,13 @@ SELECT
 FROM winch_declaration
 JOIN winch_session ON winch_session.id = winch_declaration.session
 WHERE winch_session.ended_at IS NULL;
+
+CREATE VIEW winch_gate_used AS
+SELECT
+    gate, session, at_once, sum(weight) AS weight, max(weight) AS heaviest,
+    min(sum(weight), coalesce(at_once * max(weight), sum(weight))) AS used
+FROM winch_permit
+GROUP BY gate, session, at_once;
 
 CREATE VIEW winch_schedule_in_effect AS
 SELECT
@@ -296,6 +315,9 @@ CREATE TABLE winch_permit (
     job TEXT NOT NULL,
     token TEXT,
     weight INTEGER NOT NULL,
+    -- Of a limit: a session that runs at most `at_once` jobs at once uses no more of it than so many of them do.
+    session TEXT,
+    at_once INTEGER,
     PRIMARY KEY (gate, job)
 ) STRICT;
 
@@ -354,6 +376,7 @@ CREATE TABLE winch_session (
     -- What acts on commands, the same for all processes of one worker; empty: it takes none.
     supervisor TEXT NOT NULL DEFAULT '',
     labels TEXT NOT NULL DEFAULT '{}',
+    queue_limits TEXT NOT NULL DEFAULT '{}',
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) STRICT;
 

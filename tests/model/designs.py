@@ -23,6 +23,7 @@ from tests.model.moving import StoreMoveDesign, StoreMoveModel
 from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
 from tests.model.queue_rule import RuleDesign, RuleModel
+from tests.model.rule_parts import PartsDesign, PartsModel
 from tests.model.schedules import ScheduleDesign, ScheduleModel
 from tests.model.scopes import (
     AT_ONCE,
@@ -50,6 +51,7 @@ from tests.model.scopes import (
     QUEUE_RULE,
     QUEUE_RULE_DYING,
     REWIND_BEATS,
+    RULE_PARTS,
     SCHEDULERS,
     STORE_MOVE_OF_ONE,
     STORE_MOVES,
@@ -106,6 +108,13 @@ HOLDS: tuple[Case, ...] = (
         None,
         partial(explore, AtOnceModel(AtOnceDesign(), AT_ONCE)),
         events=("holds a job", "gives back", "is rescued"),
+    ),
+    Case(
+        "the protocol",
+        RULE_PARTS.name,
+        None,
+        partial(explore, PartsModel(PartsDesign(), RULE_PARTS)),
+        events=("dies", "takes up"),
     ),
     *(
         Case("the protocol", s.name, None, partial(explore, FifoModel(FifoDesign(), s)))

@@ -3,8 +3,10 @@ while the tables were empty does no harm once they are full."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -185,6 +187,22 @@ def test_a_list_of_dead_jobs_does_not_walk_over_the_completed(store: Store) -> N
     # In order of the id or, while they are few, over the index of the dead alone.
     assert "state_id_idx" in plan or "task_finished_at_id_idx" in plan
     assert "Seq Scan on job" not in plan
+
+
+def test_the_end_of_a_batch_does_not_walk_over_all_final_jobs(postgres_url: str) -> None:
+    """Before the first ANALYZE, too: a batch asks which of its members died, and mostly none did."""
+    with closing(PostgresDriver.from_url(postgres_url)) as driver:
+        driver.migrate()
+        store = Store(driver, postgres_url)
+        store.add(2000, tags=("flow:x",))
+        session = store.session()
+        for _ in range(2):
+            store.complete(*store.claim(session, 1000))
+        which = JobFilter(states=(JobState.DEAD, JobState.CANCELLED), tag="flow:x", limit=1)
+        ((_, plan),) = plans_of(store, driver.list_jobs(which))
+    found = plan.partition("CTE found")[2].partition("InitPlan")[0]
+    assert "state_id_idx" in found or "Seq Scan" in found, plan
+    assert re.search(r"archive_\d+_id_idx", found) is None, plan
 
 
 def test_groups_look_at_dead_jobs_only(store: Store) -> None:

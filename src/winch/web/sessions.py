@@ -32,10 +32,13 @@ CACHE_SECONDS = 0.5
 COOKIES = ("__Host-winch-session", "winch-session")
 
 
-class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
+class BrowserSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`is_ended`: the record stays after the end, so that a request under way does not bring it back."""
+
     token: str
     began_at: datetime
     used_at: datetime
+    is_ended: bool = False
 
 
 class BrowserSessions:
@@ -58,7 +61,7 @@ class BrowserSessions:
             return None
         key = _key(value)
         session = yield from self._find(key)
-        if session is None:
+        if session is None or session.is_ended:
             return None
         now = datetime.now(UTC)
         if now - session.began_at > LONGEST or now - session.used_at > IDLE:
@@ -69,7 +72,7 @@ class BrowserSessions:
             yield from self._strike(key)
             return None
         if now - session.used_at > TOUCH_EVERY:
-            yield from self._keep(key, msgspec.structs.replace(session, used_at=now))
+            yield from self._touch(key, session, now)
         return token.access
 
     def end(self, cookies: Mapping[str, str]) -> Operation[None]:
@@ -92,13 +95,25 @@ class BrowserSessions:
         return session
 
     def _keep(self, key: str, session: BrowserSession) -> Operation[None]:
-        body = msgspec.json.encode(session).decode()
-        yield self._driver.kv_put([KvRecord(book=BOOK, key=key, body=body, keep=LONGEST)])
+        yield self._driver.kv_put([KvRecord(book=BOOK, key=key, body=_body(session), keep=LONGEST)])
         self._seen[key] = (time.monotonic(), session)
 
+    def _touch(self, key: str, session: BrowserSession, now: datetime) -> Operation[None]:
+        """Note a use, unless another request has ended or noted the session meanwhile."""
+        used = msgspec.structs.replace(session, used_at=now)
+        record = KvRecord(book=BOOK, key=key, body=_body(used), keep=LONGEST)
+        there: str | None = yield self._driver.kv_swap(record, instead_of=_body(session))
+        if there is None:
+            self._seen[key] = (time.monotonic(), used)
+
     def _strike(self, key: str) -> Operation[None]:
-        yield self._driver.kv_delete(BOOK, [key])
-        self._seen.pop(key, None)
+        session = yield from self._find(key)
+        if session is not None:
+            yield from self._keep(key, msgspec.structs.replace(session, is_ended=True))
+
+
+def _body(session: BrowserSession) -> str:
+    return msgspec.json.encode(session).decode()
 
 
 def _key(value: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 from typing import TypeVar
 
 import msgspec
@@ -12,6 +13,8 @@ from winch.core.gates.passes import Admission, Candidate
 from winch.core.gates.uses import decoded_state, is_for_free_slot
 
 T = TypeVar("T")
+# A claim ahead of free slots passes over so many jobs whose gates are closed.
+PASSED = 10
 
 
 @dataclass(slots=True)
@@ -30,12 +33,15 @@ class Fair:
         parsed = decoded_state(state)
         return cls(float(parsed.get("at", 0.0)), dict(parsed.get("ends", {})), weights)
 
-    def next(self, tenants: Iterable[str]) -> str:
-        return min(tenants, key=lambda tenant: (max(self.at, self.ends.get(tenant, 0.0)), tenant))
+    def start(self, tenant: str) -> float:
+        """The virtual time at which this tenant is served next."""
+        return max(self.at, self.ends.get(tenant, 0.0))
 
-    def served(self, tenant: str) -> None:
-        self.at = max(self.at, self.ends.get(tenant, 0.0))
+    def served(self, tenant: str) -> float:
+        """One job of this tenant is taken; when it is served again."""
+        self.at = self.start(tenant)
         self.ends[tenant] = self.at + 1 / max(1, self.weights.get(tenant, 1))
+        return self.ends[tenant]
 
     def dump(self) -> str:
         # A tenant that is not ahead starts at the virtual time, as one never heard of does.
@@ -51,10 +57,12 @@ def tenant_key(queue: str) -> str:
 @dataclass(slots=True)
 class Draw:
     """What a claim takes from one queue, in order: ids of gated jobs, None for the next plain one.
-    `scoped`: how many of them are under a scope or a slow rate."""
+    `scoped`: how many of them are under a scope or a slow rate. `is_cut`: it ended where a tenant had
+    more jobs than were read."""
 
     order: list[str | None] = field(default_factory=list)
     scoped: int = 0
+    is_cut: bool = False
 
     @property
     def plain(self) -> int:
@@ -75,11 +83,18 @@ def draw(
     *,
     limit: int,
     scoped: int,
+    cut: Collection[str] = (),
+    slots: int | None = None,
 ) -> Draw:
     """Go through one queue's jobs in order: by sort key, and between tenants by turn.
 
     `plain`: the sort keys and ids of the first plain jobs. At most `limit` jobs in all, at most `scoped`
-    of those under a scope or a slow rate (`is_for_free_slot`).
+    of those under a scope or a slow rate (`is_for_free_slot`). `cut`: tenants that have more jobs than
+    these candidates; no other tenant is served before those.
+
+    `slots`: how many jobs are for free slots; None: all. Beyond these no job is blocked at a limit or
+    a rate to find another: it stays ready, and after a few only plain jobs are taken. If no slot is
+    free and the claim finds nothing, one job is blocked: the end that lets it in wakes the worker.
     """
     lines: dict[str, list[Candidate | None]] = {}
     mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]
@@ -93,23 +108,36 @@ def draw(
     for line in lines.values():
         line.reverse()
     result = Draw()
-    while lines and len(result.order) < limit:
-        tenant = fair.next(lines) if fair is not None else next(iter(lines))
+    passed = 0
+    # The virtual time never passes a line that waits, so each turn is known before others are served.
+    turns = [(0.0 if fair is None else fair.start(tenant), tenant) for tenant in lines]
+    heapify(turns)
+    while turns and len(result.order) < limit:
+        tenant = turns[0][1]
         line = lines[tenant]
-        item = line.pop()
         if not line:
-            del lines[tenant]
+            heappop(turns)
+            result.is_cut = tenant in cut
+            if result.is_cut:
+                break
+            continue
+        item = line.pop()
         if item is None:
             result.order.append(None)
         else:
             is_scoped = is_for_free_slot(item.gates, item.attempt, admission.looks)
-            if is_scoped and result.scoped >= scoped:
+            if passed >= PASSED or (is_scoped and result.scoped >= scoped):
                 continue
-            if not admission.admit(item):
+            taken = len(result.order)
+            is_ahead = slots is not None and (
+                taken >= slots > 0 or (slots == 0 and bool(taken or admission.held))
+            )
+            if not admission.admit(item, is_ahead=is_ahead):
+                passed += item.id not in admission.held
                 continue
             result.scoped += is_scoped
             result.order.append(item.id)
         if fair is not None:
-            fair.served(tenant)
+            heapreplace(turns, (fair.served(tenant), tenant))
     admission.written()
     return result

@@ -29,20 +29,24 @@ class Candidate:
 
 @dataclass(slots=True)
 class Granted:
-    """A permit: `is_turn` ones last until the job is final, others until the claim ends."""
+    """A permit: `is_turn` ones last until the job is final, others until the claim ends. `is_limit`: of
+    a limit, of which a session uses no more than it runs at once."""
 
     gate: str
     job: str
     weight: int
     is_turn: bool = False
+    is_limit: bool = False
 
 
 @dataclass(slots=True)
 class Admission:
-    """What one claim decides. `changed` gates have a new state or moment to be written."""
+    """What one claim decides. `changed` gates have a new state or moment to be written. `at_once`: how
+    many jobs the session runs at once, if the store counts no more of it."""
 
     looks: Mapping[str, Look]
     now: int
+    at_once: int | None = None
     permits: list[Granted] = field(default_factory=list)
     taken: list[str] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)
@@ -50,14 +54,19 @@ class Admission:
     changed: dict[str, Look] = field(default_factory=dict)
     _rates: dict[str, RateUse] = field(default_factory=dict)
 
-    def admit(self, job: Candidate) -> bool:
-        """Grant all that the job needs, or hold it at the first gate that is closed."""
+    def admit(self, job: Candidate, *, is_ahead: bool = False) -> bool:
+        """Grant all that the job needs, or hold it at the first gate that is closed. `is_ahead`: it is
+        claimed ahead of free slots, and stays ready where a limit or a rate is closed."""
         for use in job.gates:
             look = self.looks[use.key]
             if use.kind == RATE:
                 is_open, next_at = self._rate_passes(look, use, job)
+            elif use.kind == LIMIT:
+                is_open, next_at = look.used + self._more(look, use) <= _number(look, use), None
             else:
                 is_open, next_at = passes(look, use, job.id, job.attempt, self.now)
+            if not is_open and is_ahead and use.kind in (LIMIT, RATE):
+                return False
             if not is_open:
                 self.held[job.id] = use.key
                 if next_at is not None and (look.open_at is None or look.open_at > next_at):
@@ -87,11 +96,20 @@ class Admission:
         next_at = self._rate(look, use).next_at(use.weight, self.now)
         return next_at is None, next_at
 
+    def _more(self, look: Look, use: GateUse) -> int:
+        """How much more of a limit is out when the session has this job, too."""
+        if self.at_once is None:
+            return use.weight
+        before = min(look.own, self.at_once * look.heaviest)
+        return min(look.own + use.weight, self.at_once * max(look.heaviest, use.weight)) - before
+
     def _grant(self, look: Look, use: GateUse, job: Candidate) -> None:
         match use.kind:
             case "limit":
-                look.used += use.weight
-                self.permits.append(Granted(use.key, job.id, use.weight))
+                look.used += self._more(look, use)
+                look.own += use.weight
+                look.heaviest = max(look.heaviest, use.weight)
+                self.permits.append(Granted(use.key, job.id, use.weight, is_limit=True))
             case "rate" if job.attempt > 0 or not use.is_for_retries:
                 self._rate(look, use).take(use.weight, self.now)
                 self.changed[use.key] = look
@@ -109,12 +127,16 @@ class Admission:
                 pass
 
 
+def _number(look: Look, use: GateUse) -> int:
+    """A limit as it is set, or as the job carries it."""
+    return use.n if look.spec is None else look.spec.n
+
+
 def passes(look: Look, use: GateUse, job_id: str, attempt: int, now: int) -> tuple[bool, int | None]:
     """Whether a gate other than a rate is open for this job; if not, the moment it may be, if known."""
     match use.kind:
         case "limit":
-            n = use.n if look.spec is None else look.spec.n
-            return look.used + use.weight <= n, None
+            return look.used + use.weight <= _number(look, use), None
         case "fifo":
             first = look.turn or look.head
             return first is None or first == job_id, None
@@ -128,8 +150,7 @@ def room(look: Look, use: GateUse, now: int, most: int) -> tuple[int, int | None
     """How many of up to `most` waiting jobs like this the gate would let through now, and the moment at
     which to look again for the others."""
     if use.kind == LIMIT:
-        n = use.n if look.spec is None else look.spec.n
-        return max(0, min(most, (n - look.used) // use.weight)), None
+        return max(0, min(most, (_number(look, use) - look.used) // use.weight)), None
     if use.kind == FIFO:
         return (1 if look.turn is None else 0), None
     if use.kind == RATE:

@@ -195,7 +195,8 @@ def name_of_key(key: str) -> str:
 @dataclass(slots=True)
 class Look:
     """A gate as it was found under its lock. `turn`: the job whose turn it is, until it is final;
-    `head`: the first live member of a FIFO key."""
+    `head`: the first live member of a FIFO key. `own`: how much the jobs of the session weigh that wants
+    more of a limit, `heaviest`: the most that one of them does."""
 
     key: str
     used: int = 0
@@ -204,6 +205,8 @@ class Look:
     turn: str | None = None
     head: str | None = None
     open_at: int | None = None
+    own: int = 0
+    heaviest: int = 0
 
 
 def decoded_state(state: str | None) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class SqliteDriver(ComposedDriver):
     """`sqlite:///file.db`: one file, any number of processes on one host."""
 
     name = "sqlite"
+    continues_limits: bool = True
     capabilities: Capabilities = Capabilities(
         is_durable=True,
         shares_processes=True,

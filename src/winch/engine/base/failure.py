@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
+from collections import OrderedDict
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 
 from winch.core.errors import type_name
 from winch.core.job import Failure
@@ -22,10 +24,7 @@ def describe(error: BaseException) -> Failure:
     except Exception as broken:  # user code: its __str__ may do anything
         message = f"<the message cannot be shown: {type(broken).__name__}>"
     try:
-        shown = traceback.TracebackException(
-            type(error), error, _own_frames(error.__traceback__), limit=-MAX_FRAMES
-        )
-        frames = "".join(shown.format())
+        frames = _shown(error)
     except Exception as broken:  # as above
         frames = f"<the traceback cannot be shown: {type(broken).__name__}>"
     return Failure(
@@ -33,6 +32,48 @@ def describe(error: BaseException) -> Failure:
         stored_text(message, MAX_MESSAGE_BYTES),
         stored_text(frames, MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 512),
     )
+
+
+# The frames of errors without a cause, as text. A task mostly fails in the same place. To show a frame,
+# Python looks at its source file on the disk and parses the line.
+_FRAMES: OrderedDict[tuple[tuple[CodeType, int], ...], str] = OrderedDict()
+_MOST_KEPT, _MOST_KEPT_FRAMES = 200, 20
+_HEADING = "Traceback (most recent call last):\n"
+
+
+def _shown(error: BaseException) -> str:
+    """The traceback as Python prints it."""
+    frames = _own_frames(error.__traceback__)
+    places = _places(error, frames)
+    if places and (kept := _FRAMES.get(places)) is not None:
+        return kept + "".join(
+            traceback.TracebackException(type(error), error, None).format_exception_only()
+        )
+    shown = traceback.TracebackException(type(error), error, frames, limit=-MAX_FRAMES)
+    if places:
+        _FRAMES[places] = _HEADING + "".join(shown.stack.format())
+        if len(_FRAMES) > _MOST_KEPT:
+            with contextlib.suppress(KeyError):  # another thread was quicker
+                _FRAMES.popitem(last=False)
+    return "".join(shown.format())
+
+
+def _places(
+    error: BaseException, frames: TracebackType | None
+) -> tuple[tuple[CodeType, int], ...] | None:
+    """Where each frame of this error stands. None for errors whose text has more than frames and a
+    message, or of which Python looks for a name that was meant."""
+    if cause_of(error) is not None or isinstance(
+        error, (BaseExceptionGroup, SyntaxError, NameError, AttributeError, ImportError)
+    ):
+        return None
+    places = []
+    while frames is not None:
+        places.append((frames.tb_frame.f_code, frames.tb_lasti))
+        frames = frames.tb_next
+        if len(places) > _MOST_KEPT_FRAMES:
+            return None
+    return tuple(places)
 
 
 def cause_of(error: BaseException) -> BaseException | None:

@@ -35,12 +35,13 @@ def health_of(
     rules: AlertRules,
     now: datetime,
     link: Link,
+    command: str = "winch",
     shows_all: bool = False,
 ) -> Health:
     """What a reader has to know first; the worst of it comes first."""
     late = rules.oldest or LATE
     found = [
-        *_of_queues(queues, sessions, recent, now, late, link),
+        *_of_queues(queues, sessions, recent, now, late, link, command),
         *_of_groups(groups, now, link),
         *_of_workers(sessions, now, link),
         *_of_tasks(recent, {group.task for group in groups if now - group.last_at < LATELY}, link),
@@ -89,6 +90,7 @@ def _of_queues(
     now: datetime,
     late: timedelta,
     link: Link,
+    command: str,
 ) -> Iterable[HealthFinding]:
     for queue in queues:
         ready = queue.counts.get(JobState.READY, 0)
@@ -105,7 +107,7 @@ def _of_queues(
             yield HealthFinding(what, reason, "Resume it", where, 60, "paused", "paused")
         elif not queue.sessions:
             what = f"No worker serves {queue.name}: {_jobs(ready)}"
-            why = f"start one with winch worker -Q {queue.name}"
+            why = f"start one with {command} worker -Q {queue.name}"
             if waits > late:
                 why = f"the oldest for {span(waits)}; {why}"
             yield HealthFinding(what, why, "See the queue", where, 85, "workers", "blocked")

@@ -142,9 +142,10 @@ def _can_edit(call: WebCall, record: JobRecord) -> bool:
 def _copies(call: WebCall, job: JobDetail) -> dict[str, str]:
     """The same job elsewhere; masked values stay masked."""
     args = job.args if isinstance(job.args, dict) else {}
+    command = call.site.app.command
     only = {
-        "show": f"winch jobs show {job.id}",
-        "why": f"winch why {job.id}",
+        "show": f"{command} jobs show {job.id}",
+        "why": f"{command} why {job.id}",
         "API": f"curl {link(call.request, '/api/v1/jobs')}/{job.id}",
     }
     if len(msgspec.json.encode(args)) > MOST_COPIED:
@@ -158,7 +159,8 @@ def _copies(call: WebCall, job: JobDetail) -> dict[str, str]:
     root = link(call.request, "/api/v1/jobs")
     return {
         "Python": f"app.tasks.get({job.task!r}).enqueue({given})",
-        "command line": shlex.join(["winch", "enqueue", job.task, "--args", text, "--queue", job.queue]),
+        "command line": f"{command} "
+        + shlex.join(["enqueue", job.task, "--args", text, "--queue", job.queue]),
         "curl": f"curl -X POST {root} -H 'content-type: application/json' -d {shlex.quote(body)}",
         **only,
     }

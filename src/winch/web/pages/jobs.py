@@ -107,7 +107,7 @@ async def list_page(call: WebCall) -> Response:
         actions=ACTIONS,
         cursor=query.cursor,
         curl=f"curl '{link(call.request, '/api/v1/jobs', q=q)}'",
-        cli=_command(words),
+        cli=_command(call.site.app.command, words),
     )
     root = call.request.scope.get("root_path", "") or "/"
     for name, value in ((COLUMNS_COOKIE, query.columns), (DENSITY_COOKIE, query.density)):
@@ -161,12 +161,12 @@ def _total(q: str, counts: Mapping[JobState, int], found: Found, cursor: str | N
     return f"{len(found.jobs):,}" if found.next is None else f"{len(found.jobs):,} or more"
 
 
-def _command(words: Sequence[facets.SearchToken]) -> str:
+def _command(command: str, words: Sequence[facets.SearchToken]) -> str:
     """The same list on the command line, where it knows all the words; else of the API."""
     known = ("state", "queue", "task", "tag")
     if all(word.name in known for word in words):
         options = [f"--{word.name} {shlex.quote(word.value)}" for word in words]
-        return " ".join(["winch jobs list", *options])
+        return " ".join([f"{command} jobs list", *options])
     return ""
 
 

@@ -191,6 +191,7 @@ async def detail_page(call: WebCall) -> Response:
         others=[one_.name for one_ in await visible_queues(call) if one_.name != name],
         waiting=_waiting(queue),
         history=await _history(call, name),
+        start_worker=call.site.app.start_worker,
         sessions=sessions,
         jobs=[job_out(job) for job in found.jobs],
         tasks=[

@@ -62,6 +62,7 @@ async def list_page(call: WebCall) -> Response:
         call,
         "workers.html",
         title="Workers",
+        start_worker=call.site.app.start_worker,
         rows=[
             row(session, vitals.get(session.id), running.get(session.id, []), now) for session in shown
         ],

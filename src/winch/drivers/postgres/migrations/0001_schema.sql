@@ -358,6 +358,7 @@ CREATE TABLE {schema}.session (
     -- What acts on commands, the same for all processes of one worker; empty: it takes none.
     supervisor text NOT NULL DEFAULT '',
     labels text NOT NULL DEFAULT '{}',
+    queue_limits text NOT NULL DEFAULT '{}',
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) WITH (
     -- Room for beats to replace the row in its own page. No column that a beat writes has an index.
@@ -709,6 +710,7 @@ $$;
 -- Jobs that wait for the concurrency of their queue are ready: for those, workers are woken.
 CREATE FUNCTION {schema}.open_gates(opened text[], numbers bigint[]) RETURNS integer
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 DECLARE
     key text;
@@ -849,6 +851,7 @@ CREATE FUNCTION {schema}.next_members(
     keys text[], by_session uuid, by_token uuid, served text[], known text[], most bigint, at timestamptz
 ) RETURNS SETOF {schema}.job
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -867,23 +870,21 @@ DECLARE
     number integer := 0;
     woken text[];
 BEGIN
-    -- One gate is one `kind`; text that was damaged by hand is not read as JSON.
-    SELECT
-        array_agg(member.id) FILTER (WHERE member.is_head), array_agg(member.queue) FILTER (WHERE member.is_head),
-        array_agg(member.sort_key) FILTER (WHERE member.is_head),
-        array_agg(CASE WHEN member.is_seen THEN member.is_fit END) FILTER (WHERE member.is_head),
-        array_agg(member.id) FILTER (WHERE member.is_head AND member.is_seen AND member.is_fit),
-        array_agg('fifo:' || member.key) FILTER (WHERE member.id IS NULL)
-    INTO h_id, h_queue, h_sort, h_fit, fit, empty
-    FROM (
+    -- One gate is one `kind`; text that was damaged by hand is not read as JSON. Turns are read in the order of their index:
+    -- such a scan marks entries of turns that are gone, and the next one passes over them.
+    WITH member AS MATERIALIZED (
         SELECT
             wanted.key, first.id, first.queue, first.sort_key,
             first.tenant IS NULL AND (known IS NULL OR first.task = ANY (known)) AS is_seen,
             length(first.options) - length(replace(first.options, '"kind":', '')) = length('"kind":') AS is_fit,
             (first.state = 'ready' OR (first.state = 'blocked' AND first.gate = 'fifo:' || wanted.key))
-                AND NOT EXISTS (
-                    SELECT FROM {schema}.permit WHERE permit.gate = 'fifo:' || wanted.key AND permit.token IS NULL
-                ) AS is_head
+                AND (
+                    SELECT permit.job
+                    FROM {schema}.permit
+                    WHERE permit.gate = 'fifo:' || wanted.key AND permit.token IS NULL
+                    ORDER BY permit.gate, permit.job
+                    LIMIT 1
+                ) IS NULL AS is_head
         FROM unnest(keys) AS wanted (key)
         LEFT JOIN LATERAL (
             SELECT job.id, job.state, job.gate, job.queue, job.task, job.tenant, job.options, job.sort_key
@@ -892,7 +893,15 @@ BEGIN
             ORDER BY job.fifo, job.seq, job.id
             LIMIT 1
         ) AS first ON true
-    ) AS member;
+    )
+    SELECT
+        array_agg(member.id) FILTER (WHERE member.is_head), array_agg(member.queue) FILTER (WHERE member.is_head),
+        array_agg(member.sort_key) FILTER (WHERE member.is_head),
+        array_agg(CASE WHEN member.is_seen THEN member.is_fit END) FILTER (WHERE member.is_head),
+        array_agg(member.id) FILTER (WHERE member.is_head AND member.is_seen AND member.is_fit),
+        array_agg('fifo:' || member.key) FILTER (WHERE member.id IS NULL)
+    INTO h_id, h_queue, h_sort, h_fit, fit, empty
+    FROM member;
     IF empty IS NOT NULL THEN
         DELETE FROM {schema}.gate
         WHERE gate.key = ANY (empty) AND NOT EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = gate.key);
@@ -1022,6 +1031,7 @@ CREATE FUNCTION {schema}.complete_gated(
     ids uuid[], tokens uuid[], results jsonb, result text, given timestamptz, opens_turns boolean DEFAULT true
 ) RETURNS uuid[]
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 DECLARE
     at timestamptz;
@@ -1527,6 +1537,7 @@ CREATE FUNCTION {schema}.claim_gated(
     ahead bigint, spare bigint, batch_from bigint, given timestamptz
 ) RETURNS TABLE (place bigint, has_permit boolean, rest integer, is_rare boolean, claimed {schema}.job)
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2444,6 +2455,23 @@ WHERE job.state IN ('ready', 'running')
 GROUP BY job.queue, queue.concurrency;
 
 COMMENT ON VIEW {schema}.backlog IS 'jobs that could run now, by queue: what to scale workers by';
+
+-- The same by the label that the jobs need, like gpu=h100: for pools of workers with labels. A job that needs two
+-- labels counts under both; one that needs none counts under ''.
+
+CREATE VIEW {schema}.backlog_by_label AS
+SELECT
+    job.queue,
+    coalesce(needed.key || '=' || needed.value, '') AS label,
+    count(*) FILTER (WHERE job.state = 'running' OR queue.paused_at IS NULL) AS value
+FROM {schema}.job
+LEFT JOIN {schema}.queue ON queue.name = job.queue
+LEFT JOIN {schema}.book_line ON book_line.book = 'needs' AND book_line.key = job.task
+LEFT JOIN LATERAL jsonb_each_text(book_line.body::jsonb -> 'labels') AS needed (key, value) ON true
+WHERE job.state IN ('ready', 'running')
+GROUP BY job.queue, label;
+
+COMMENT ON VIEW {schema}.backlog_by_label IS 'jobs that could run now, by queue and needed label: what to scale pools of workers by';
 
 -- Upkeep of the archive ------------------------------------------------------------------------------
 -- Owned by the migrator and run with its rights, so that workers need none to create or drop tables.

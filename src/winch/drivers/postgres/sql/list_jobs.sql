@@ -50,6 +50,29 @@ WHERE state <> 'completed'
 ORDER BY archive.id DESC
 LIMIT :limit;
 
+-- list_jobs.of_flow: the same for cancelled and dead jobs of one flow, which a batch asks for when all its members have ended.
+-- Found by their own index alone: the one of all ids would lead through every final job.
+WITH found AS MATERIALIZED (
+    SELECT archive.id
+    FROM {schema}.archive
+    WHERE state <> 'completed'
+        AND (:after::uuid IS NULL OR id < :after::uuid)
+        AND state = ANY (:states::text[])
+        AND (:task::text IS NULL OR task = :task::text)
+        AND (:queue::text IS NULL OR queue = :queue::text)
+        AND tags @> ARRAY[:tag::text]
+)
+SELECT
+    id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
+    tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
+    fence, NULL, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
+    history::text, finished_at, result, reason, fingerprint, NULL, has_undo IS TRUE, seq
+FROM {schema}.archive
+WHERE id = ANY (ARRAY(SELECT found.id FROM found ORDER BY found.id DESC LIMIT :limit))
+    AND state <> 'completed'
+ORDER BY archive.id DESC
+LIMIT :limit;
+
 -- list_jobs.alike: the same for the dead jobs of one group.
 SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,

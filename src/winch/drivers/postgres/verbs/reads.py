@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+from winch.core.flow import TAG
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, LIVE, JobState
 from winch.drivers.postgres.records import READ, read_moment, read_queue
@@ -77,6 +78,8 @@ class ReadVerbs:
         name = next((name for name, few in _FEW.items() if states <= few), "list_jobs")
         if which.fingerprint is not None:
             name = "list_jobs.alike"
+        elif name == "list_jobs.unusual" and which.tag is not None and which.tag.startswith(TAG):
+            name = "list_jobs.of_flow"
 
         def body() -> Body[Page]:
             rows = yield self._base.statement(

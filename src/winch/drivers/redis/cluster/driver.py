@@ -88,7 +88,7 @@ class RedisClusterDriver(RedisDriver):
                 claim=claim,
                 finish=ClusterFinishVerbs(FinishVerbs(base), claim, fan_out, handover),
                 sessions=ClusterSessionVerbs(SessionVerbs(base), base, fan_out),
-                upkeep=ClusterUpkeepVerbs(UpkeepVerbs(base), base, fan_out, handover),
+                upkeep=ClusterUpkeepVerbs(UpkeepVerbs(base), base, fan_out, handover, gates),
                 gates=gates,
                 waits=ClusterWaitVerbs(base, enqueue, handover, homes),
                 schedules=ClusterScheduleVerbs(base, homes),

@@ -175,6 +175,7 @@ CREATE TABLE winch_session (
     -- What acts on commands, the same for all processes of one worker; empty: it takes none.
     supervisor TEXT NOT NULL DEFAULT '',
     labels TEXT NOT NULL DEFAULT '{}',
+    queue_limits TEXT NOT NULL DEFAULT '{}',
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) STRICT;
 
@@ -306,10 +307,22 @@ CREATE TABLE winch_permit (
     job TEXT NOT NULL,
     token TEXT,
     weight INTEGER NOT NULL,
+    -- Of a limit: a session that runs at most `at_once` jobs at once uses no more of it than so many of them do.
+    session TEXT,
+    at_once INTEGER,
     PRIMARY KEY (gate, job)
 ) STRICT;
 -- Serves whatever ends a claim.
 CREATE INDEX winch_permit_of_job ON winch_permit (job);
+
+-- How much of each gate is out: of each session what its jobs weigh together, but no more than the heaviest of them
+-- does as often as the session runs jobs at once. `weight` and `heaviest` are of the session.
+CREATE VIEW winch_gate_used AS
+SELECT
+    gate, session, at_once, sum(weight) AS weight, max(weight) AS heaviest,
+    min(sum(weight), coalesce(at_once * max(weight), sum(weight))) AS used
+FROM winch_permit
+GROUP BY gate, session, at_once;
 
 -- Limits, rates and weights as they are set for the whole fleet, by name.
 CREATE TABLE winch_limit (
@@ -383,3 +396,18 @@ FROM winch_job
 LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
 WHERE winch_job.state IN ('ready', 'running')
 GROUP BY winch_job.queue;
+
+-- The same by the label that the jobs need, like gpu=h100: for pools of workers with labels. A job that needs two
+-- labels counts under both; one that needs none counts under ''.
+
+CREATE VIEW winch_backlog_by_label AS
+SELECT
+    winch_job.queue AS queue,
+    coalesce(needed.key || '=' || needed.value, '') AS label,
+    sum(winch_job.state = 'running' OR winch_queue.paused_at IS NULL) AS value
+FROM winch_job
+LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
+LEFT JOIN winch_book_line ON winch_book_line.book = 'needs' AND winch_book_line.key = winch_job.task
+LEFT JOIN json_each(winch_book_line.body, '$.labels') AS needed ON true
+WHERE winch_job.state IN ('ready', 'running')
+GROUP BY winch_job.queue, label;

@@ -7,25 +7,39 @@ SET state = 'ready',
 FROM json_each(:chosen) AS chosen
 WHERE winch_job.id = chosen.key
     AND winch_job.state = 'blocked'
-    AND winch_job.gate = chosen.value
-RETURNING queue;
+    AND winch_job.gate = chosen.value;
+
+-- admit.queues: how many jobs of each queue these are, as a JSON object.
+SELECT json_group_object(queue, jobs)
+FROM (
+    SELECT winch_job.queue, count(*) AS jobs
+    FROM json_each(:chosen) AS chosen
+    JOIN winch_job ON winch_job.id = chosen.key
+    WHERE winch_job.state = 'blocked'
+        AND winch_job.gate = chosen.value
+    GROUP BY winch_job.queue
+);
 
 -- admit.candidates: the first ready jobs with gates of a queue, without those of tenants. Nothing for a session
--- that is ended or unknown, nothing from a paused queue.
-SELECT id, sort_key, attempt, options, tenant, priority
-FROM winch_job
-WHERE state = 'ready'
-    AND gate IS NOT NULL
-    AND queue = :queue
-    AND tenant IS NULL
-    AND (NOT :is_strict OR priority = 0)
-    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
-    AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
-    AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
-ORDER BY sort_key, id
-LIMIT :limit;
+-- that is ended or unknown, nothing from a paused queue. In one row, as JSON: see claim.
+SELECT json_group_array(json_array(id, sort_key, attempt, options, tenant, priority))
+FROM (
+    SELECT id, sort_key, attempt, options, tenant, priority
+    FROM winch_job
+    WHERE state = 'ready'
+        AND gate IS NOT NULL
+        AND queue = :queue
+        AND tenant IS NULL
+        AND (NOT :is_strict OR priority = 0)
+        AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+        AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+        AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
+    ORDER BY sort_key, id
+    LIMIT :limit
+);
 
--- admit.tenants: the first ready jobs of each tenant of a queue. The tenants are found by steps in the index.
+-- admit.tenants: the tenants of the ready jobs of a queue, found by steps in the index. Nothing for a session that is
+-- ended or unknown, nothing from a paused queue.
 WITH RECURSIVE tenants (tenant) AS (
     SELECT min(tenant)
     FROM winch_job
@@ -33,6 +47,8 @@ WITH RECURSIVE tenants (tenant) AS (
         AND gate IS NOT NULL
         AND queue = :queue
         AND tenant > ''
+        AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+        AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
     UNION ALL
     SELECT (
         SELECT min(job.tenant)
@@ -45,25 +61,29 @@ WITH RECURSIVE tenants (tenant) AS (
     FROM tenants
     WHERE tenants.tenant IS NOT NULL
 )
-SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant, job.priority
+SELECT json_group_array(tenant)
 FROM tenants
-JOIN winch_job AS job ON job.id IN (
-    SELECT first.id
-    FROM winch_job AS first
-    WHERE first.state = 'ready'
-        AND first.gate IS NOT NULL
-        AND first.queue = :queue
-        AND first.tenant = tenants.tenant
-        AND (:tasks IS NULL OR first.task IN (SELECT value FROM json_each(:tasks)))
-    ORDER BY first.sort_key, first.id
-    LIMIT :limit
-)
-WHERE EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
-    AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
-ORDER BY job.tenant, job.sort_key, job.id;
+WHERE tenant IS NOT NULL;
+
+-- admit.of_tenants: the first ready jobs of each of these tenants, as a JSON list of lists.
+SELECT json_group_array(json((
+    SELECT json_group_array(json_array(id, sort_key, attempt, options, tenant, priority))
+    FROM (
+        SELECT id, sort_key, attempt, options, tenant, priority
+        FROM winch_job
+        WHERE state = 'ready'
+            AND gate IS NOT NULL
+            AND queue = :queue
+            AND tenant = wanted.value
+            AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+        ORDER BY sort_key, id
+        LIMIT :limit
+    )
+)))
+FROM json_each(:tenants) AS wanted;
 
 -- admit.strict_tenants: the same in a queue of strict order. It reads and sorts all ready jobs of each tenant.
-SELECT id, sort_key, attempt, options, tenant, priority
+SELECT json_group_array(json_array(id, sort_key, attempt, options, tenant, priority))
 FROM (
     SELECT
         id, sort_key, attempt, options, tenant, priority,
@@ -77,8 +97,7 @@ FROM (
         AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
         AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
 )
-WHERE place <= :limit
-ORDER BY tenant, place;
+WHERE place <= :limit;
 
 -- admit.levels: the priorities other than 0 that ready jobs of a queue have, the highest first; found by steps in
 -- the index.
@@ -98,31 +117,37 @@ FROM levels
 WHERE priority IS NOT NULL;
 
 -- admit.level: the first ready jobs of one priority, with gates or without, but not those of tenants.
-SELECT id, sort_key, attempt, options, tenant, priority
-FROM winch_job
-WHERE state = 'ready'
-    AND priority <> 0
-    AND queue = :queue
-    AND priority = :priority
-    AND tenant IS NULL
-    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
-    AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
-    AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
-ORDER BY sort_key, id
-LIMIT :limit;
+SELECT json_group_array(json_array(id, sort_key, attempt, options, tenant, priority))
+FROM (
+    SELECT id, sort_key, attempt, options, tenant, priority
+    FROM winch_job
+    WHERE state = 'ready'
+        AND priority <> 0
+        AND queue = :queue
+        AND priority = :priority
+        AND tenant IS NULL
+        AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+        AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+        AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
+    ORDER BY sort_key, id
+    LIMIT :limit
+);
 
 -- admit.ruled: the first plain jobs of a queue with a rule, as candidates; in strict order those of priority 0.
-SELECT id, sort_key, attempt, options, tenant, priority
-FROM winch_job
-WHERE state = 'ready'
-    AND gate IS NULL
-    AND queue = :queue
-    AND (NOT :is_strict OR priority = 0)
-    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
-    AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
-    AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
-ORDER BY sort_key, id
-LIMIT :limit;
+SELECT json_group_array(json_array(id, sort_key, attempt, options, tenant, priority))
+FROM (
+    SELECT id, sort_key, attempt, options, tenant, priority
+    FROM winch_job
+    WHERE state = 'ready'
+        AND gate IS NULL
+        AND queue = :queue
+        AND (NOT :is_strict OR priority = 0)
+        AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+        AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL)
+        AND NOT EXISTS (SELECT 1 FROM winch_queue WHERE name = :queue AND paused_at IS NOT NULL)
+    ORDER BY sort_key, id
+    LIMIT :limit
+);
 
 -- admit.plain: where the first plain jobs of a queue stand among them.
 SELECT sort_key, id
@@ -134,71 +159,99 @@ WHERE state = 'ready'
 ORDER BY sort_key, id
 LIMIT :limit;
 
--- admit.look: what gates remember, how much of them is out, whose turn it is.
-SELECT
+-- admit.look: what gates remember, how much of them is out, what a session that runs so many jobs at once has of them,
+-- whose turn it is, and the first live member of a FIFO key. In one row, as JSON: see claim.
+WITH part AS (
+    SELECT
+        gate, sum(weight) AS weight, max(weight) AS heaviest,
+        min(sum(weight), coalesce(at_once * max(weight), sum(weight))) AS used,
+        session = :session AND at_once = :at_once AS is_own,
+        max(CASE WHEN token IS NULL THEN job END) AS turn
+    FROM winch_permit
+    WHERE gate IN (SELECT value FROM json_each(:keys))
+    GROUP BY gate, session, at_once
+),
+held AS MATERIALIZED (
+    SELECT
+        gate, sum(used) AS used, max(CASE WHEN is_own THEN weight END) AS own,
+        max(CASE WHEN is_own THEN heaviest END) AS heaviest, max(turn) AS turn
+    FROM part
+    GROUP BY gate
+)
+SELECT json_group_array(json_array(
     wanted.value,
     winch_gate.state,
     winch_gate.open_at,
-    (SELECT coalesce(sum(weight), 0) FROM winch_permit WHERE gate = wanted.value),
-    (SELECT job FROM winch_permit WHERE gate = wanted.value AND token IS NULL)
+    coalesce(held.used, 0),
+    held.own,
+    held.heaviest,
+    held.turn,
+    CASE
+        WHEN substr(wanted.value, 1, 5) = 'fifo:' THEN (
+            SELECT id
+            FROM winch_job
+            WHERE fifo = substr(wanted.value, 6)
+            ORDER BY coalesce(seq, created_at), id
+            LIMIT 1
+        )
+    END
+))
 FROM json_each(:keys) AS wanted
-LEFT JOIN winch_gate ON winch_gate.key = wanted.value;
-
--- admit.head: the first live member of each of these FIFO keys.
-SELECT
-    wanted.value,
-    (
-        SELECT id
-        FROM winch_job
-        WHERE fifo = wanted.value
-        ORDER BY coalesce(seq, created_at), id
-        LIMIT 1
-    )
-FROM json_each(:keys) AS wanted;
+LEFT JOIN winch_gate ON winch_gate.key = wanted.value
+LEFT JOIN held ON held.gate = wanted.value;
 
 -- admit.specs: what is set by these names.
 SELECT name, spec
 FROM winch_limit
 WHERE name IN (SELECT value FROM json_each(:names));
 
--- admit.take: ready -> running, for jobs whose gates have let them through. As claim does.
-UPDATE winch_job
-SET state = 'running',
-    attempt = attempt + 1,
-    fence = max(fence + 1, :now),
-    token = :token,
-    session = :session,
-    claimed_at = :now,
-    progress = NULL,
-    log = NULL,
-    changed_at = :now
-WHERE id IN (SELECT value FROM json_each(:ids))
-RETURNING
+-- admit.take: the jobs whose gates have let them through, as they are before claim.take takes them; as claim has them.
+SELECT json_group_array(json_array(
     sort_key, id, task, version, args, queue, attempt, fence, created_at, run_at, is_suspect, expires_at,
-    headers, options, checkpoint;
+    headers, options, checkpoint
+))
+FROM winch_job
+WHERE id IN (SELECT value FROM json_each(:ids));
 
--- admit.hold: ready -> blocked, at a gate that is closed.
+-- admit.hold: ready -> blocked, at gates that are closed. :held is a JSON object of id -> gate.
 UPDATE winch_job
 SET state = 'blocked',
-    gate = :gate,
+    gate = held.value,
     changed_at = :now
-WHERE id = :id;
+FROM json_each(:held) AS held
+WHERE winch_job.id = held.key;
 
--- admit.permit: lets a claim run, or notes whose turn it is.
-INSERT INTO winch_permit (gate, job, token, weight)
-VALUES (:gate, :job, :token, :weight)
-ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight;
+-- admit.permit: lets claims run, or notes whose turn it is. :permits is a JSON list of [gate, job, token, weight, at_once].
+INSERT INTO winch_permit (gate, job, token, weight, session, at_once)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :session, value ->> 4
+FROM json_each(:permits)
+WHERE true
+ON CONFLICT (gate, job) DO UPDATE
+SET token = excluded.token,
+    weight = excluded.weight,
+    session = excluded.session,
+    at_once = excluded.at_once;
 
 -- admit.keep: what a gate remembers from now on.
 INSERT INTO winch_gate (key, state, open_at)
 VALUES (:key, :state, :open_at)
 ON CONFLICT (key) DO UPDATE SET state = excluded.state, open_at = excluded.open_at;
 
--- admit.leave: takes back the permits of claims that have ended, and the turns of jobs that are final.
+-- admit.freed: what these jobs have of each gate, as a JSON object: permits of claims that have ended, and the turns of
+-- jobs that are final.
+SELECT json_group_object(gate, weight)
+FROM (
+    SELECT gate, sum(max(weight, 1)) AS weight
+    FROM winch_permit
+    WHERE job IN (SELECT value FROM json_each(:ids))
+        AND (token IS NOT NULL OR job IN (SELECT value FROM json_each(:final)))
+    GROUP BY gate
+);
+
+-- admit.leave: takes it back.
 DELETE FROM winch_permit
 WHERE job IN (SELECT value FROM json_each(:ids))
-    AND (token IS NOT NULL OR job IN (SELECT value FROM json_each(:final)))
-RETURNING gate, weight;
+    AND (token IS NOT NULL OR job IN (SELECT value FROM json_each(:final)));
 
 -- admit.leave_queue: takes back what ended claims of plain jobs had of their queues.
 DELETE FROM winch_permit
@@ -219,6 +272,11 @@ WHERE state = 'blocked'
     AND gate = :key
 ORDER BY sort_key, id
 LIMIT :limit;
+
+-- admit.wanted: the gates among these at which jobs wait, as a JSON list.
+SELECT json_group_array(wanted.value)
+FROM json_each(:keys) AS wanted
+WHERE EXISTS (SELECT 1 FROM winch_job WHERE state = 'blocked' AND gate = wanted.value);
 
 -- admit.due: gates whose moment has come.
 SELECT key

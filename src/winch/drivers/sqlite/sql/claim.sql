@@ -10,12 +10,12 @@ SELECT CASE
     ) THEN NULL
     ELSE (
         SELECT json_group_array(json_array(
-            sort_key, id, task, version, args, attempt, fence, created_at, run_at, is_suspect, expires_at,
+            sort_key, id, task, version, args, queue, attempt, fence, created_at, run_at, is_suspect, expires_at,
             headers, options, checkpoint
         ))
         FROM (
             SELECT
-                sort_key, id, task, version, args, attempt, fence, created_at, run_at, is_suspect,
+                sort_key, id, task, version, args, queue, attempt, fence, created_at, run_at, is_suspect,
                 expires_at, headers, options, checkpoint
             FROM winch_job
             WHERE state = 'ready'

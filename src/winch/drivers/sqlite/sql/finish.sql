@@ -1,6 +1,6 @@
 -- finish: running -> completed | retrying | scheduled | blocked | ready | cancelled | dead.
--- Fenced by (id, token): the claims among these that are live, and whether they have gates.
-SELECT id, token, gate IS NOT NULL
+-- Fenced by (id, token): the claims among these that are live, and whether they have gates. In one row, as JSON: see claim.
+SELECT json_group_array(json_array(id, token, gate IS NOT NULL))
 FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'running';
@@ -31,7 +31,17 @@ WHERE id IN (SELECT key FROM json_each(:results))
     AND gate IS NULL
     AND token = :token;
 
--- finish.members: as finish.archive, for members of FIFO keys that hold their turn and nothing else.
+-- finish.gated: the claims among these of jobs with gates, of which no brake or breaker counts the end; and their FIFO
+-- keys. In one row, as JSON: see claim.
+SELECT json_group_array(json_array(winch_job.id, winch_job.fifo))
+FROM json_each(:results) AS ended
+JOIN winch_job ON winch_job.id = ended.key
+WHERE winch_job.state = 'running'
+    AND winch_job.gate = ''
+    AND winch_job.token = :token
+    AND instr(coalesce(winch_job.options, ''), '"kind":"scope"') = 0;
+
+-- finish.archive_gated: running -> completed, for the claims that finish.gated has found.
 INSERT OR REPLACE INTO winch_archive (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
@@ -47,18 +57,11 @@ FROM json_each(:results) AS ended
 JOIN winch_job ON winch_job.id = ended.key
 WHERE winch_job.state = 'running'
     AND winch_job.gate = ''
-    AND winch_job.fifo IS NOT NULL
     AND winch_job.token = :token
-    AND instr(winch_job.options, '"kind":"scope"') = 0
-    AND NOT EXISTS (SELECT 1 FROM winch_permit WHERE job = winch_job.id AND token IS NOT NULL)
-RETURNING id, fifo;
+    AND instr(coalesce(winch_job.options, ''), '"kind":"scope"') = 0;
 
--- finish.gone: the live rows of members that were archived in this transaction.
-DELETE FROM winch_job
-WHERE id IN (SELECT value FROM json_each(:ids));
-
--- finish.next: the members of these FIFO keys whose turn it is now, and the gate at which they wait.
-SELECT head.id, head.gate
+-- finish.next: the members of these FIFO keys whose turn it is now, and the gate at which they wait: a JSON object.
+SELECT json_group_object(head.id, head.gate)
 FROM json_each(:keys) AS wanted
 JOIN winch_job AS head ON head.id = (
     SELECT id

@@ -3,10 +3,10 @@ SELECT name, spec, is_live, set_by, set_at
 FROM winch_limit;
 
 -- limits.used: how much of each gate is out.
-SELECT gate, sum(weight)
-FROM winch_permit
-WHERE token IS NOT NULL
-GROUP BY gate;
+SELECT gate, sum(used)
+FROM winch_gate_used
+GROUP BY gate
+HAVING sum(used) > 0;
 
 -- limits.waiting: how many wait at each gate.
 SELECT gate, count(*)

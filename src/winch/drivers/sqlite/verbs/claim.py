@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from datetime import datetime
-from itertools import takewhile
 from operator import attrgetter, itemgetter
+from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from winch.core.gates.draw import Draw, Fair, draw, tenant_key
 from winch.core.gates.passes import Admission, Candidate, Granted
-from winch.core.gates.uses import Look, gates_of, queue_key
+from winch.core.gates.uses import LIMIT, GateUse, Look, gates_of, queue_key
 from winch.core.job import Claim, from_micros, strict_place
 from winch.core.policy.queue_settings import QueueRule
 from winch.core.values.codec import to_json
@@ -37,7 +39,10 @@ class ClaimVerbs:
                     break
                 left = params.limit - len(claims)
                 if params.gated != 0:
-                    found, scoped = yield from _claim_queue(params, queue, left, gated, at)
+                    free = _slots(params, claims)
+                    found, scoped = yield from _claim_queue(
+                        replace(params, free=free), queue, left, gated, at
+                    )
                     claims += found
                     gated = max(gated - scoped, 0)
                 else:
@@ -74,7 +79,7 @@ def _find_and_take(
         return None
     if text == "[]":
         return []
-    claims = _read_found(text, params.token, queue, at)
+    claims = _read_found(text, params.token, at)
     taken = {
         "now": at,
         "token": params.token,
@@ -93,6 +98,7 @@ class _Ready(msgspec.Struct, frozen=True, array_like=True, gc=False):
     task: str
     version: int
     args: str
+    queue: str
     attempt: int
     fence: int
     created_at: int
@@ -108,8 +114,8 @@ _ready = msgspec.json.Decoder(list[_Ready])
 _order = attrgetter("sort_key", "id")
 
 
-def _read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Claim]:
-    """The claims of what `claim` has found, in the order of the queue."""
+def _read_found(text: str, token: str, claimed_at: int, *, has_permit: bool = False) -> list[Claim]:
+    """The claims of what `claim` or `admit.take` has found, in the order of the queue."""
     found = _ready.decode(text)
     found.sort(key=_order)  # as they come already, but no aggregate promises an order
     moments = _Datetimes()
@@ -121,7 +127,7 @@ def _read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Clai
             job.task,
             job.version,
             job.args,
-            queue,
+            job.queue,
             job.attempt + 1,
             max(job.fence + 1, claimed_at),
             moments[job.created_at],
@@ -132,6 +138,7 @@ def _read_found(text: str, token: str, queue: str, claimed_at: int) -> list[Clai
             {} if job.headers == "{}" else read_headers(job.headers),
             job.options,
             job.checkpoint,
+            has_permit,
         )
         for job in found
     ]
@@ -163,27 +170,106 @@ def _claim_queue(
         return (yield from _claim_ruled(params, queue, limit, gated, at, rule))
     found: list[Claim] = []
     scoped = 0
-    for _ in range(ROUNDS):
-        left = limit - len(found)
-        asked = {"queue": queue, "tasks": tasks, "session": params.session, "limit": left + AHEAD}
-        rows = yield from query("admit.candidates", **asked, is_strict=0)
-        is_all = len(rows) < left + AHEAD
-        rows += yield from query("admit.tenants", **asked)
+    for number in range(ROUNDS):
+        tenants = yield from _tenants_of(queue, params.session)
+        # Without a free slot a few are tried first: this worker's own jobs mostly hold their gates.
+        is_trial = number == 0 and params.free == 0 and not tenants
+        left = min(limit, TRIED) if is_trial else limit - len(found)
+        most = left if is_trial else left + AHEAD
+        asked = {"queue": queue, "tasks": tasks, "session": params.session, "limit": most}
+        rows = yield from _candidates("admit.candidates", **asked, is_strict=0)
+        is_all = len(rows) < most
+        more, cut = yield from _of_tenants(tenants, params, queue, left, is_first=number == 0)
+        rows += more
         if not rows:  # no job with gates is ready: nothing to draw between
             found += yield from _claim_plain(params, queue, left, at)
             break
-        candidates = [Candidate(row[0], queue, row[1], row[2], gates_of(row[3]), row[4]) for row in rows]
+        candidates = [
+            Candidate(row.id, queue, row.sort_key, row.attempt, gates_of(row.options), row.tenant)
+            for row in rows
+        ]
         standing = yield from query("admit.plain", queue=queue, tasks=tasks, limit=left)
-        admission, drawn = yield from _drawn(candidates, standing, queue, left, gated - scoped, at)
+        asks = _Asks(params, queue, left, gated - scoped, at, _slots(params, found))
+        admission, drawn = yield from _drawn(candidates, standing, asks, tenants, cut)
         claims = yield from _taken(admission, params, at)
         plain: list[Claim] = []
         if drawn.plain:
             plain = yield from _claim_plain(params, queue, drawn.plain, at)
         found += drawn.arranged({claim.id: claim for claim in claims}, plain)
         scoped += drawn.scoped
-        if len(found) >= limit or is_all or not admission.held:
+        is_more = bool(found) if is_trial else drawn.is_cut or (bool(admission.held) and not is_all)
+        if len(found) >= limit or not is_more:
             break
     return found, scoped
+
+
+class _ReadyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One candidate, as admit.candidates and admit.of_tenants have it."""
+
+    id: str
+    sort_key: int
+    attempt: int
+    options: str | None
+    tenant: str | None
+    priority: int
+
+
+_rows = msgspec.json.Decoder(list[_ReadyRow])
+_lists = msgspec.json.Decoder(list[list[_ReadyRow]])
+_next = msgspec.json.Decoder(list[tuple[str, str | None]])
+_first = msgspec.json.Decoder(list[tuple[int, str, str | None]])
+_place = attrgetter("sort_key", "id")
+# Of each tenant a few more jobs are read than its share of the claim: some may be held at their gates.
+SPARE = 2
+# How many candidates a claim without a free slot tries before it reads as many as it wants.
+TRIED = 32
+
+
+def _candidates(name: str, **values: object) -> Body[list[_ReadyRow]]:
+    """What a statement finds that returns candidates in one row, sorted."""
+    [(text,)] = yield from query(name, **values)
+    rows = _rows.decode(text)
+    rows.sort(key=_place)  # as they come already, but no aggregate promises an order
+    return rows
+
+
+def _tenants_of(queue: str, session: str) -> Body[dict[str, int]]:
+    """The tenants of the ready jobs of a queue, with their weights."""
+    [(text,)] = yield from query("admit.tenants", queue=queue, session=session)
+    if text == "[]":
+        return {}
+    tenants = msgspec.json.decode(text, type=list[str])
+    specs = yield from permits.specs_of(f"tenant:{tenant}" for tenant in tenants)
+    return {
+        tenant: max(1, specs[name].n) if (name := f"tenant:{tenant}") in specs else 1
+        for tenant in tenants
+    }
+
+
+def _of_tenants(
+    tenants: dict[str, int], params: ClaimParams, queue: str, left: int, *, is_first: bool
+) -> Body[tuple[list[_ReadyRow], list[str]]]:
+    """The first ready jobs of each tenant; and the tenants that have more.
+
+    The first time half as many again of each as its weight gives it of the claim, because others may
+    have fewer; then as many as there is room for, and no tenant counts as having more."""
+    if not tenants:
+        return [], []
+    total = sum(tenants.values())
+    found: list[_ReadyRow] = []
+    cut: list[str] = []
+    for weight in sorted(set(tenants.values())):
+        alike = [tenant for tenant, own in tenants.items() if own == weight]
+        most = min(left, math.ceil(1.5 * left * weight / total)) + SPARE if is_first else left + AHEAD
+        tasks = None if params.tasks is None else to_json(params.tasks)
+        [(text,)] = yield from query(
+            "admit.of_tenants", tenants=to_json(alike), queue=queue, tasks=tasks, limit=most
+        )
+        for tenant, rows in zip(alike, _lists.decode(text), strict=True):
+            found += sorted(rows, key=_place)
+            if is_first and len(rows) == most:
+                cut.append(tenant)
+    return found, cut
 
 
 def _claim_ruled(
@@ -198,7 +284,9 @@ def _claim_ruled(
         if left <= 0:
             break
         candidates, is_all = yield from _ruled_candidates(params, queue, left, rule)
-        admission, drawn = yield from _drawn(candidates, (), queue, left, gated - scoped, at)
+        tenants = yield from _tenants_of(queue, params.session)
+        asks = _Asks(params, queue, left, gated - scoped, at, _slots(params, found))
+        admission, drawn = yield from _drawn(candidates, (), asks, tenants)
         if rule.concurrency is not None and admission.taken:
             admission.permits += [Granted(queue_key(queue), i, 1) for i in admission.taken]
             yield from query("claim.mark", ids=to_json(admission.taken))
@@ -222,10 +310,11 @@ def _ruled_candidates(
         "limit": most,
     }
     if not rule.is_strict:
-        rows = yield from query("admit.candidates", **asked, is_strict=0)
+        rows = yield from _candidates("admit.candidates", **asked, is_strict=0)
         is_all = len(rows) < most
-        rows += yield from query("admit.ruled", **{**asked, "limit": left}, is_strict=0)
-        rows += yield from query("admit.tenants", **asked)
+        rows += yield from _candidates("admit.ruled", **{**asked, "limit": left}, is_strict=0)
+        tenants = yield from _tenants_of(queue, params.session)
+        rows += (yield from _of_tenants(tenants, params, queue, left, is_first=False))[0]
     else:
         rows = []
         levels = {0, *(row[0] for row in (yield from query("admit.levels", queue=queue)))}
@@ -233,42 +322,61 @@ def _ruled_candidates(
             if len(rows) >= most:
                 break
             if level:
-                rows += yield from query("admit.level", **asked, priority=level)
+                rows += yield from _candidates("admit.level", **asked, priority=level)
             else:
-                rows += yield from query("admit.ruled", **asked, is_strict=1)
-                rows += yield from query("admit.candidates", **asked, is_strict=1)
+                rows += yield from _candidates("admit.ruled", **asked, is_strict=1)
+                rows += yield from _candidates("admit.candidates", **asked, is_strict=1)
         is_all = len(rows) < most
-        rows += yield from query("admit.strict_tenants", **asked)
+        of_tenants = yield from _candidates("admit.strict_tenants", **asked)
+        rows += sorted(of_tenants, key=lambda row: (-row.priority, row.sort_key, row.id))
     return [
         Candidate(
-            i, queue, strict_place(key, n) if rule.is_strict else key, attempt, gates_of(text), tenant
+            row.id,
+            queue,
+            strict_place(row.sort_key, row.priority) if rule.is_strict else row.sort_key,
+            row.attempt,
+            gates_of(row.options),
+            row.tenant,
         )
-        for i, key, attempt, text, tenant, n in rows
+        for row in rows
     ], is_all
+
+
+def _slots(params: ClaimParams, found: Sequence[Claim]) -> int | None:
+    """How many slots these jobs leave free."""
+    return None if params.free is None else max(params.free - len(found), 0)
+
+
+class _Asks(NamedTuple):
+    """What a claim wants of one queue: so many jobs, so many under a scope or a slow rate, and so many
+    for free slots (None: all)."""
+
+    params: ClaimParams
+    queue: str
+    limit: int
+    gated: int
+    at: int
+    slots: int | None
 
 
 def _drawn(
     candidates: Sequence[Candidate],
     plain: Sequence[Row],
-    queue: str,
-    limit: int,
-    gated: int,
-    at: int,
+    asks: _Asks,
+    weights: dict[str, int],
+    cut: Sequence[str] = (),
 ) -> Body[tuple[Admission, Draw]]:
     if not candidates:
-        return Admission({}, at), Draw([None] * len(plain))
+        return Admission({}, asks.at), Draw([None] * len(plain))
     uses = {use.key: use for job in candidates for use in job.gates}
-    looks = yield from permits.look(uses.values())
-    admission = Admission(looks, at)
-    key = tenant_key(queue)
+    looks = yield from permits.look(uses.values(), asks.params)
+    admission = Admission(looks, asks.at, asks.params.at_once)
+    key = tenant_key(asks.queue)
     fair = None
-    tenants = sorted({job.tenant for job in candidates if job.tenant is not None})
-    if tenants:
-        specs = yield from permits.specs_of(f"tenant:{tenant}" for tenant in tenants)
-        weights = {name.removeprefix("tenant:"): spec.n for name, spec in specs.items()}
-        found = yield from query("admit.look", keys=to_json([key]))
-        fair = Fair.of(found[0][1], weights)
-    drawn = draw(admission, candidates, plain, fair, limit=limit, scoped=gated)
+    if any(job.tenant is not None for job in candidates):
+        turns = yield from permits.look([GateUse(key, "")])
+        fair = Fair.of(turns[key].state, weights)
+    drawn = draw(admission, candidates, plain, fair, limit=asks.limit, scoped=asks.gated, cut=cut)
     if fair is not None:
         admission.changed[key] = Look(key, state=fair.dump())
     return admission, drawn
@@ -281,44 +389,64 @@ def _taken(
     if admission.changed:
         yield from permits.keep(admission.changed.values())
     if admission.held:
-        held = [{"id": i, "gate": key, "now": at} for i, key in admission.held.items()]
-        yield Step.each("admit.hold", held)
-    if admission.permits:
-        rows = [
-            {
-                "gate": one.gate,
-                "job": one.job,
-                "token": None if one.is_turn else params.token,
-                "weight": one.weight,
-            }
-            for one in admission.permits
-        ]
-        yield Step.each("admit.permit", rows)
+        yield from query("admit.hold", held=to_json(admission.held), now=at)
+    yield from _permit(admission.permits, params)
     return (yield from _take(admission.taken, params, at, has_permit=has_permit))
 
 
+def _permit(granted: Sequence[Granted], params: ClaimParams) -> Body[None]:
+    """Write these permits."""
+    if granted:
+        rows = [
+            (
+                one.gate,
+                one.job,
+                None if one.is_turn else params.token,
+                one.weight,
+                params.at_once if one.is_limit else None,
+            )
+            for one in granted
+        ]
+        yield from query("admit.permit", permits=to_json(rows), session=params.session)
+
+
 def next_members(ended: Sequence[str], params: ClaimParams, at: int) -> Body[list[Claim]]:
-    """Take the next members of the FIFO keys of these jobs, which are final now: those that a claim
-    would take first."""
-    rows = yield from query("finish_and_claim", ids=to_json(ended), session=params.session)
-    uses = {job_id: gates_of(options) for job_id, options in rows}
+    """Take the next members of the FIFO keys of these jobs, which are final now, and the next jobs of
+    their limits: those that a claim would take first."""
+    as_json = to_json(ended)
+    [(text,)] = yield from query("finish_and_claim", ids=as_json, session=params.session)
+    uses = {job_id: gates_of(options) for job_id, options in _next.decode(text)}
     heads = {job_id: found[0].key for job_id, found in uses.items() if len(found) == 1}
-    if not heads:
+    [(text,)] = yield from query("finish_and_claim.limits", ids=as_json)
+    options = msgspec.json.decode(text, type=list[str])
+    limits = {use.key: use for one in options for use in gates_of(one) if use.kind == LIMIT}
+    most = params.limit if limits else min(params.limit, len(heads))
+    if not most:
         return []
+    admission = Admission((yield from permits.look(limits.values(), params)), at, params.at_once)
     tasks = None if params.tasks is None else to_json(params.tasks)
-    most = min(params.limit, len(heads))
-    taken: list[str] = []
     for queue in dict.fromkeys(params.queues):
-        rows = yield from query("finish_and_claim.first", queue=queue, tasks=tasks, limit=most)
-        first = list(takewhile(heads.__contains__, (row[0] for row in rows)))
-        taken += first
-        if len(taken) >= most or len(first) < len(rows):
-            break
-    del taken[most:]
-    turns = [{"gate": heads[job_id], "job": job_id, "token": None, "weight": 0} for job_id in taken]
-    if turns:
-        yield Step.each("admit.permit", turns)
-    return (yield from _take(taken, params, at))
+        [(text,)] = yield from query(
+            "finish_and_claim.first", queue=queue, tasks=tasks, limit=most, session=params.session
+        )
+        rows = _first.decode(text)
+        rows.sort(key=itemgetter(0, 1))
+        for key, job_id, found in rows:
+            if len(admission.taken) == most:
+                break
+            if job_id in heads:
+                admission.taken.append(job_id)
+                admission.permits.append(Granted(heads[job_id], job_id, 0, is_turn=True))
+                continue
+            gates = gates_of(found)
+            is_next = len(gates) == 1 and gates[0].key in limits
+            if not is_next or not admission.admit(Candidate(job_id, queue, key, 0, gates)):
+                break
+        else:
+            continue
+        break
+    yield from _permit(admission.permits, params)
+    return (yield from _take(admission.taken, params, at))
 
 
 def _take(
@@ -327,34 +455,10 @@ def _take(
     """Claim jobs that have their permits."""
     if not ids:
         return []
-    taken = yield from query(
-        "admit.take", ids=to_json(ids), now=at, token=params.token, session=params.session
+    as_json = to_json(ids)
+    [(text,)] = yield from query("admit.take", ids=as_json)
+    claims = _read_found(text, params.token, at, has_permit=has_permit)
+    yield Step(
+        "claim.take", {"now": at, "token": params.token, "session": params.session, "ids": as_json}
     )
-    return _read_claims(taken, params.token, from_micros(at), has_permit)
-
-
-def _read_claims(rows: Iterable[Row], token: str, claimed_at: datetime, has_permit: bool) -> list[Claim]:
-    """Claims from the columns of `admit.take`, in the order of the queue."""
-    moments = _Datetimes()
-    return [
-        Claim(
-            id=row[1],
-            token=token,
-            task=row[2],
-            version=row[3],
-            args=row[4],
-            queue=row[5],
-            attempt=row[6],
-            fence=row[7],
-            created_at=moments[row[8]],
-            run_at=moments[row[9]],
-            claimed_at=claimed_at,
-            is_suspect=bool(row[10]),
-            expires_at=None if row[11] is None else moments[row[11]],
-            headers={} if row[12] == "{}" else read_headers(row[12]),
-            options=row[13],
-            checkpoint=row[14],
-            has_permit=has_permit,
-        )
-        for row in sorted(rows, key=itemgetter(0, 1))
-    ]
+    return claims

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
+
 from winch.core import changes
 from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros
 from winch.core.lifecycle import JobState
@@ -23,6 +25,8 @@ from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
+_claims = msgspec.json.Decoder(list[tuple[str, str, int]])
+_members = msgspec.json.Decoder(list[tuple[str, str | None]])
 _KEEP_COMPLETED = KEEP[JobState.COMPLETED] // MICROSECOND
 
 
@@ -32,26 +36,22 @@ class FinishVerbs:
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             at: int = yield StoreTime(now)
-            completed: dict[str, dict[str, str | None]] = {}
-            others: list[int] = []
-            for index, outcome in enumerate(outcomes):
-                if _is_plain(outcome):
-                    completed.setdefault(outcome.token, {}).setdefault(outcome.id, outcome.result)
-                else:
-                    others.append(index)
+            plain: dict[str, dict[str, str | None]] = {}
+            for outcome in outcomes:
+                if _is_plain(outcome) and not outcome.is_gated:
+                    plain.setdefault(outcome.token, {}).setdefault(outcome.id, outcome.result)
             ended: set[tuple[str, str]] = set()
-            gated: set[tuple[str, str]] = set()
-            for token, results in completed.items():
+            gone: set[tuple[str, str]] = set()
+            for token, results in plain.items():
                 took, left = yield from _archive(results, token, at)
                 ended.update((job_id, token) for job_id in took)
-                gated.update((job_id, token) for job_id in left)
+                gone.update((job_id, token) for job_id in results if job_id not in left)
             if any(outcome.is_awaited for outcome in outcomes):
                 yield Ring(due=True)
             if len(ended) == len(outcomes):
                 return [Answer.TOOK] * len(outcomes)
-            rest = [outcomes[index] for index in others]
-            rest += [one for one in outcomes if (one.id, one.token) in gated]
-            ended |= yield from _finish_others(rest, at)
+            rest = [one for one in outcomes if (one.id, one.token) not in gone]
+            ended |= yield from _finish_rest(rest, at)
             return (yield from _answered(outcomes, ended))
 
         return Verb("finish", body)
@@ -62,7 +62,7 @@ class FinishVerbs:
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
             at: int = yield StoreTime(now)
             rings: list[Ring] = []
-            ended = yield from _kept_apart(_finish_members(outcomes, at), rings)
+            ended = yield from _kept_apart(_finish_rest(outcomes, at), rings)
             answers = yield from _answered(outcomes, ended)
             took = [o.id for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
             claims = yield from next_members(took, then, at)
@@ -202,7 +202,7 @@ def _less(rings: Iterable[Ring], claims: Iterable[Claim]) -> Ring:
 
 def _archive(
     results: Mapping[str, str | None], token: str, at: int
-) -> Body[tuple[Iterable[str], Iterable[str]]]:
+) -> Body[tuple[Iterable[str], set[str]]]:
     """Complete the plain claims among these that are live; which they are, and which have gates."""
     values = {
         "results": to_json(results),
@@ -212,15 +212,21 @@ def _archive(
     }
     count = yield Step("finish.archive", values, is_counted=True)
     took: Iterable[str] = results
-    gated: list[str] = []
+    gated: set[str] = set()
     if count < len(results):  # not all of them are: their rows are still here to be looked at
-        rows = yield from query("finish", ids=to_json(list(results)))
+        rows = yield from _live(list(results))
         took = [job_id for job_id, held, has_gates in rows if held == token and not has_gates]
-        gated = [job_id for job_id, held, has_gates in rows if held == token and has_gates]
+        gated = {job_id for job_id, held, has_gates in rows if held == token and has_gates}
     if count:
         yield Step("record.awaited", {"ids": to_json(list(took))})
         yield Step("finish.leave", {"results": values["results"], "token": token})
     return took, gated
+
+
+def _live(ids: Sequence[str]) -> Body[list[tuple[str, str, int]]]:
+    """The claims among these that are live: job, token, and whether the job has gates."""
+    [(text,)] = yield from query("finish", ids=to_json(ids))
+    return _claims.decode(text)
 
 
 def _is_plain(outcome: Finish) -> bool:
@@ -228,31 +234,34 @@ def _is_plain(outcome: Finish) -> bool:
     return outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None
 
 
-def _finish_members(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, str]]]:
-    """Finish members of FIFO keys. Plain completions of those that hold nothing but their turn need no
-    record in Python: the store moves their rows, and the turns. The claims that were live."""
+def _finish_rest(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, str]]]:
+    """Finish what has gates or grows the job's history. Completions that no brake or breaker counts need
+    no record in Python: the store moves their rows. The claims that were live."""
     completed: dict[str, dict[str, str | None]] = {}
     for one in outcomes:
         if _is_plain(one) and one.brake is None:
             completed.setdefault(one.token, {}).setdefault(one.id, one.result)
     ended: set[tuple[str, str]] = set()
-    keys: set[str] = set()
+    keys: list[str] = []
     for token, results in completed.items():
-        rows = yield from query(
-            "finish.members",
-            results=to_json(results),
-            token=token,
-            now=at,
-            keep_completed=_KEEP_COMPLETED,
+        values = {"results": to_json(results), "token": token}
+        [(text,)] = yield from query("finish.gated", **values)
+        found = _members.decode(text)
+        if not found:
+            continue
+        yield Step(
+            "finish.archive_gated",
+            {**values, "now": at, "keep_completed": _KEEP_COMPLETED},
+            is_counted=True,
         )
-        ended.update((job_id, token) for job_id, _ in rows)
-        keys.update(key for _, key in rows)
+        ended.update((job_id, token) for job_id, _ in found)
+        keys += [f"fifo:{fifo}" for _, fifo in found if fifo is not None]
     if ended:
-        ids = to_json([job_id for job_id, _ in ended])
-        yield Step("record.awaited", {"ids": ids})
-        yield Step("finish.gone", {"ids": ids})
-        yield from query("admit.leave_turn", ids=ids)
-        yield from permits.admit(dict((yield from query("finish.next", keys=to_json(sorted(keys))))), at)
+        ids = [job_id for job_id, _ in ended]
+        as_json = to_json(ids)
+        yield Step("record.awaited", {"ids": as_json}, is_counted=True)
+        yield Step("record.leave", {"ids": as_json}, is_counted=True)
+        yield from permits.leave(ids, ids, keys, at)
     if len(ended) < len(outcomes):
         rest = [one for one in outcomes if (one.id, one.token) not in ended]
         ended |= yield from _finish_others(rest, at)
@@ -263,7 +272,7 @@ def _finish_others(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, s
     """Finish what grows the job's history or has gates; the claims among them that were live."""
     if not outcomes:
         return set()
-    rows = yield from query("finish", ids=to_json([outcome.id for outcome in outcomes]))
+    rows = yield from _live([outcome.id for outcome in outcomes])
     held = {(row[0], row[1]) for row in rows}
     live = {(o.id, o.token): o for o in reversed(outcomes) if (o.id, o.token) in held}
     jobs = yield from read_jobs(job_id for job_id, _ in live)

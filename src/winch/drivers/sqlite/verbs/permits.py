@@ -19,9 +19,12 @@ from winch.core.values.codec import to_json
 from winch.drivers.sqlite.statements import Ring, Step
 from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.decide.gates import AHEAD, OPENED_AT_ONCE, gate_info, why_ended
-from winch.storage.params import Finish, GateInfo
+from winch.storage.params import ClaimParams, Finish, GateInfo
 
 _spec = msgspec.json.Decoder(GateSpec)
+_numbers = msgspec.json.Decoder(dict[str, int])
+_chosen = msgspec.json.Decoder(dict[str, str])
+_texts = msgspec.json.Decoder(list[str])
 
 
 def read_spec(text: str) -> GateSpec:
@@ -29,22 +32,47 @@ def read_spec(text: str) -> GateSpec:
     return _spec.decode(text)
 
 
-def look(uses: Iterable[GateUse]) -> Body[dict[str, Look]]:
-    """The gates as they are."""
+class _Found(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One gate, as admit.look has it."""
+
+    key: str
+    state: str | None
+    open_at: int | None
+    used: int
+    own: int | None
+    heaviest: int | None
+    turn: str | None
+    head: str | None
+
+
+_found = msgspec.json.Decoder(list[_Found])
+
+
+def look(uses: Iterable[GateUse], params: ClaimParams | None = None) -> Body[dict[str, Look]]:
+    """The gates as they are, for the session of this claim."""
     wanted = {use.key: use for use in uses}
     if not wanted:
         return {}
     specs = yield from specs_of({use.name for use in wanted.values() if use.name})
-    rows = yield from query("admit.look", keys=to_json(list(wanted)))
-    fifo = [key.removeprefix("fifo:") for key, use in wanted.items() if use.kind == FIFO]
-    heads = {}
-    if fifo:
-        heads = {
-            f"fifo:{key}": head for key, head in (yield from query("admit.head", keys=to_json(fifo)))
-        }
+    [(text,)] = yield from query(
+        "admit.look",
+        keys=to_json(list(wanted)),
+        session=None if params is None else params.session,
+        at_once=None if params is None else params.at_once,
+    )
     return {
-        key: Look(key, used, state, specs.get(wanted[key].name), turn, heads.get(key), open_at)
-        for key, state, open_at, used, turn in rows
+        one.key: Look(
+            one.key,
+            one.used,
+            one.state,
+            specs.get(wanted[one.key].name),
+            one.turn,
+            one.head,
+            one.open_at,
+            one.own or 0,
+            one.heaviest or 0,
+        )
+        for one in _found.decode(text)
     }
 
 
@@ -80,26 +108,37 @@ def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Bod
     if not ended:
         return
     final = []
-    freed: dict[str, int] = {}
+    freed: set[str] = set()
     for job in ended:
         if is_deleted or job.state.is_final:
             fifo = [use for use in gates_of(job.options) if use.kind == FIFO]
             is_kept = job.state is JobState.DEAD and not is_deleted
             if not any(use.blocks_on_death and is_kept for use in fifo):
                 final.append(job.id)
-                freed |= dict.fromkeys((use.key for use in fifo), 1)
-    ids = to_json([job.id for job in ended])
-    for key, weight in (yield from query("admit.leave", ids=ids, final=to_json(final))):
-        freed[key] = freed.get(key, 0) + max(weight, 1)
+                freed.update(use.key for use in fifo)
+    yield from leave([job.id for job in ended], final, freed, at)
+
+
+def leave(ids: Sequence[str], final: Sequence[str], also: Iterable[str], at: int) -> Body[None]:
+    """Take back the permits of these jobs, and the turns of those that are final; open these gates, and
+    `also` those, for waiting jobs."""
+    values = {"ids": to_json(ids), "final": to_json(final)}
+    [(text,)] = yield from query("admit.freed", **values)
+    freed: dict[str, int] = _numbers.decode(text)
+    if freed:
+        yield Step("admit.leave", values, is_counted=True)
+    for key in also:
+        freed.setdefault(key, 1)
     yield from _ring_queues(freed)
     chosen: dict[str, str] = {}
-    for key, most in sorted(freed.items()):
-        if key.startswith("fifo:"):
-            looked = (yield from look([GateUse(key, FIFO)]))[key]
-            if looked.turn is None and looked.head is not None:
-                chosen[looked.head] = key
-        else:
-            rows = yield from query("admit.waiting", key=key, limit=most)
+    if members := sorted(key.removeprefix("fifo:") for key in freed if key.startswith("fifo:")):
+        [(text,)] = yield from query("finish.next", keys=to_json(members))
+        chosen = _chosen.decode(text)
+    others = [key for key in freed if not key.startswith(("fifo:", QUEUE))]
+    if others:
+        [(text,)] = yield from query("admit.wanted", keys=to_json(others))
+        for key in sorted(_texts.decode(text)):
+            rows = yield from query("admit.waiting", key=key, limit=freed[key])
             chosen |= {row[0]: key for row in rows}
     yield from admit(chosen, at)
 
@@ -155,12 +194,14 @@ def admit(chosen: Mapping[str, str], at: int) -> Body[int]:
     """Make these jobs ready, each where it waits at the gate it is given with."""
     if not chosen:
         return 0
+    as_json = to_json(chosen)
+    [(text,)] = yield from query("admit.queues", chosen=as_json)
     ring = Ring()
-    rows = yield from query("admit", chosen=to_json(chosen), now=at)
-    for (queue,) in rows:
-        ring.ready[queue] += 1
-    yield ring
-    return len(rows)
+    ring.ready.update(_numbers.decode(text))
+    if ring.ready:
+        yield Step("admit", {"chosen": as_json, "now": at}, is_counted=True)
+        yield ring
+    return sum(ring.ready.values())
 
 
 def finished(jobs: Iterable[JobRecord], outcomes: dict[str, Finish], at: int) -> Body[None]:

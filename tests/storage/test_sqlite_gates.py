@@ -1,0 +1,130 @@
+"""SQLite: claims and ends of jobs with gates by the hundred."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.storage.postgres_kit import completed, new_id, new_job, new_session, new_token
+from winch.core.gates.draw import Fair
+from winch.core.gates.uses import FIFO, LIMIT, GateSpec, GateUse, with_gates
+from winch.core.job import Claim
+from winch.core.lifecycle import JobState
+from winch.drivers.sqlite.driver import SqliteDriver
+from winch.storage.params import Answer, ClaimParams
+
+CLOSED = GateUse("limit:closed", LIMIT, "limit:closed", n=0)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[SqliteDriver]:
+    with closing(SqliteDriver(tmp_path / "gates.db")) as driver:
+        driver.migrate()
+        yield driver
+
+
+def start(driver: SqliteDriver) -> str:
+    session = new_session()
+    driver.run(driver.start_session(session))
+    return session.id
+
+
+def claim(driver: SqliteDriver, session: str, limit: int, at_once: int | None = None) -> list[Claim]:
+    params = ClaimParams(
+        session=session, token=new_token(), queues=("default",), limit=limit, at_once=at_once
+    )
+    return driver.run(driver.claim(params))
+
+
+def used(driver: SqliteDriver) -> int:
+    return sum(info.used for info in driver.run(driver.limits()))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_turns_of_tenants_are_those_of_the_plain_rule(driver: SqliteDriver, seed: int) -> None:
+    """Of each tenant a claim reads little more than its share. Some tenants have few jobs, some are far
+    ahead, and all jobs of one wait at a closed gate: the order is what reading all of them gives."""
+    rng = random.Random(seed)
+    names = [f"t{number:02}" for number in range(12)]
+    weights = {name: rng.choice((1, 1, 1, 2, 7)) for name in names}
+    driver.run(
+        driver.set_limits({f"tenant:{name}": GateSpec(n) for name, n in weights.items()}, by="ada")
+    )
+    jobs = []
+    for name in names:
+        gates = (CLOSED,) if name == "t03" else ()
+        options = with_gates(None, gates, name)
+        jobs += [
+            new_job(id=new_id(), tenant=name, options=options) for _ in range(rng.choice((2, 30, 90)))
+        ]
+    rng.shuffle(jobs)
+    driver.run(driver.enqueue(jobs))
+    lines: dict[str, list[str]] = {}
+    for job in sorted(jobs, key=lambda job: job.id):
+        if job.tenant is not None and job.tenant != "t03":
+            lines.setdefault(job.tenant, []).append(job.id)
+    session, fair = start(driver), Fair(weights=weights)
+    for size in (1, 50, 7, 200, 120):
+        expected: list[str] = []
+        while len(expected) < size and any(lines.values()):
+            name = min((one for one in lines if lines[one]), key=lambda one: (fair.start(one), one))
+            fair.served(name)
+            expected.append(lines[name].pop(0))
+        assert [one.id for one in claim(driver, session, size)] == expected
+        fair = Fair.of(fair.dump(), weights)
+
+
+def test_a_session_with_few_slots_claims_more_than_a_limit_allows_to_run(driver: SqliteDriver) -> None:
+    gate = GateUse("limit:mail", LIMIT, "limit:mail", n=5)
+    driver.run(driver.enqueue([new_job(options=with_gates(None, (gate,))) for _ in range(40)]))
+    first, second = start(driver), start(driver)
+    held = claim(driver, first, 12, at_once=2)
+    assert (len(held), used(driver)) == (12, 2)
+    # Three are left: a session that runs four at once has no room for a fourth.
+    others = claim(driver, second, 10, at_once=4)
+    assert (len(others), used(driver)) == (3, 5)
+    # Ten that have ended leave the two that can run.
+    answers = driver.run(driver.finish([completed(one) for one in held[:10]]))
+    assert answers == [Answer.TOOK] * 10
+    assert used(driver) == 5
+    assert claim(driver, second, 10, at_once=4) == []
+    driver.run(driver.finish([completed(one) for one in held[10:]]))
+    assert used(driver) == 3
+    assert len(claim(driver, second, 10, at_once=4)) == 2
+    assert used(driver) == 4
+    # The end of a session gives back all that it had.
+    driver.run(driver.end_session(second))
+    assert used(driver) == 0
+
+
+def test_ends_by_the_hundred_free_limits_and_turns_alike(driver: SqliteDriver) -> None:
+    """One call ends jobs with two kinds of gates, plain ones, and one that another call has ended."""
+    one = GateUse("limit:a", LIMIT, "limit:a", n=1)
+    turn = GateUse("fifo:acct", FIFO)
+    jobs = [
+        *(new_job(options=with_gates(None, (one,))) for _ in range(2)),
+        *(new_job(options=with_gates(None, (turn,)), fifo="acct") for _ in range(2)),
+        *(new_job(options=with_gates(None, (one, turn)), fifo="acct") for _ in range(1)),
+        new_job(),
+        new_job(),
+    ]
+    driver.run(driver.enqueue(jobs))
+    session = start(driver)
+    claims = claim(driver, session, 10)
+    assert [c.id for c in claims] == [jobs[n].id for n in (0, 2, 5, 6)]
+    assert driver.run(driver.finish([completed(claims[2])])) == [Answer.TOOK]
+    answers = driver.run(driver.finish([completed(one) for one in claims]))
+    assert answers == [Answer.TOOK, Answer.TOOK, Answer.ALREADY, Answer.TOOK]
+    found = driver.run(driver.get([job.id for job in jobs]))
+    assert [job and job.state for job in found[:5]] == [
+        JobState.COMPLETED,
+        JobState.READY,
+        JobState.COMPLETED,
+        JobState.READY,
+        JobState.BLOCKED,
+    ]
+    assert used(driver) == 0
