@@ -15,7 +15,7 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp
 
 from winch.engine.base.log import log
-from winch.web.api import flows, jobs, live, queues, schedules, webhooks, work, workers
+from winch.web.api import flows, jobs, live, queues, schedules, sessions, webhooks, work, workers
 from winch.web.pages import dead as dead_pages
 from winch.web.pages import enqueue as enqueue_pages
 from winch.web.pages import flows as flow_pages
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 ROUTES: tuple[WebRoute, ...] = (
     *jobs.ROUTES,
     *work.ROUTES,
+    *sessions.ROUTES,
     *queues.ROUTES,
     *workers.ROUTES,
     *schedules.ROUTES,

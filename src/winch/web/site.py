@@ -30,6 +30,7 @@ from winch.engine.observe.store_timing import Timings, watch
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
+from winch.web.api.held import WorkMemory
 from winch.web.finding import Finder, Found
 from winch.web.openapi import document
 from winch.web.operations import Operations
@@ -84,6 +85,7 @@ class Site:
         self.fleet: Fleet = Fleet()
         self.stored: Counter[tuple[str, str]] = Counter()
         self.timings: Timings = Timings()
+        self.work: WorkMemory = WorkMemory()
         self._throttle = Throttle()
         self._secret: bytes | None = None
         self._openapi: dict[str, Any] | None = None
