@@ -15,7 +15,9 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp
 
 from winch.engine.base.log import log
+from winch.storage.fast import is_fast
 from winch.web.api import flows, jobs, live, queues, schedules, sessions, webhooks, work, workers
+from winch.web.fast.direct import Direct
 from winch.web.pages import dead as dead_pages
 from winch.web.pages import enqueue as enqueue_pages
 from winch.web.pages import flows as flow_pages
@@ -85,7 +87,13 @@ def build(app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None
     )
     inner.state.site = site
     return SecurityHeaders(
-        inner,
+        Direct(
+            inner,
+            site,
+            ROUTES if is_fast() else (),
+            problem=partial(_problem, site),
+            unexpected=partial(_unexpected, site),
+        ),
         hosts=config.hosts,
         max_body=config.max_body,
         proxies=config.proxies,

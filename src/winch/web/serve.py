@@ -14,8 +14,17 @@ import uvicorn
 
 from winch.core.errors import ConfigError
 from winch.core.values.ip_address import is_loopback, parse_networks
+from winch.storage.fast import is_fast
 from winch.web.access import LOCAL_NAMES
-from winch.web.connections import BACKLOG, KEEP_ALIVE_SECONDS, Crowd, most_connections, protocol_of
+from winch.web.connections import (
+    BACKLOG,
+    KEEP_ALIVE_SECONDS,
+    Connection,
+    Crowd,
+    most_connections,
+    protocol_of,
+)
+from winch.web.fast.plain_requests import PlainConnection
 from winch.web.mount import build
 from winch.web.site import SiteConfig
 from winch.web.tokens import Tokens
@@ -87,7 +96,7 @@ def server_for(app: App, config: SiteConfig, *, grace: float = 5) -> uvicorn.Ser
     return uvicorn.Server(
         uvicorn.Config(
             build(app, config, is_full=crowd.is_full),
-            http=protocol_of(crowd),
+            http=protocol_of(crowd, PlainConnection if is_fast() else Connection),
             ws="none",
             log_level="warning",
             access_log=False,

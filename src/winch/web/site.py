@@ -375,7 +375,8 @@ _CHALLENGE = {"www-authenticate": 'Bearer realm="winch"'}
 
 async def _raw_body(request: Request) -> bytes:
     try:
-        return await asyncio.wait_for(request.body(), BODY_SECONDS)
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.body()
     except TimeoutError:
         raise Problem(
             "timeout",

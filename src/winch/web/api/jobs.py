@@ -68,7 +68,8 @@ async def enqueue(call: WebCall) -> WebReply:
     if key is not None:
         given_id, digest = _key_id(call, key), _digest(body)
     new = await new_job(call, body, given_id, digest)
-    [answer] = await store(call, [new])
+    stored, answer = await call.site.client.astore_one(new)
+    await _check_others(call, [answer])
     job_id = answer.holder or answer.id
     if digest is not None and not answer.is_new:
         await _check_reuse(call, job_id, digest)
@@ -83,7 +84,35 @@ async def enqueue(call: WebCall) -> WebReply:
             return WebReply(_result_out(await call.job(job_id), None), 200, headers)
         except TimeoutError:
             pass
-    return WebReply(job_detail(await call.job(job_id)), 202, headers)
+    fresh = _as_read(stored, answer)
+    return WebReply(job_detail(await call.job(job_id) if fresh is None else fresh), 202, headers)
+
+
+def _as_read(new: NewJob, answer: Stored) -> JobRecord | None:
+    """A job that was stored now, as a read would give it; None where only the store knows. This saves
+    a call of the store for each plain job."""
+    made, state = answer.created_at, answer.state
+    if not answer.is_new or made is None or state is not JobState.READY:
+        return None
+    if new.delay is not None or new.run_at is not None or new.expires is not None:
+        return None
+    return JobRecord(
+        id=answer.id,
+        task=new.task,
+        version=new.version,
+        args=new.args,
+        queue=new.queue,
+        priority=new.priority,
+        created_at=made,
+        run_at=made,
+        state=state,
+        tenant=new.tenant,
+        fifo=new.fifo,
+        unique_key=new.unique_key,
+        tags=new.tags,
+        headers=new.headers,
+        max_attempts=new.max_attempts,
+    )
 
 
 async def enqueue_bulk(call: WebCall) -> WebReply:
@@ -103,12 +132,20 @@ async def store(call: WebCall, jobs: Sequence[NewJob]) -> list[Stored]:
     """Store the jobs. A narrowed caller hears nothing of a job of others that holds an id or a key."""
     client = call.site.client
     stored = await client.arun(client.store(jobs, None))
+    await _check_others(call, stored)
+    return stored
+
+
+async def _check_others(call: WebCall, stored: Sequence[Stored]) -> None:
+    """Refuse to name a job that a narrowed caller must not see."""
+    if not call.access.is_narrow:
+        return
     there = [one.holder or one.id for one in stored if not one.is_new]
-    if there and call.access.is_narrow:
-        for record in await client.arun(_read(call, there)):
+    if there:
+        found = await call.site.client.arun(_read(call, there))
+        for record in found:
             if record is not None and not call.access.sees(record):
                 raise Problem("duplicate", "another job holds the id or the unique key; use another")
-    return stored
 
 
 def _read(call: WebCall, ids: Sequence[str]) -> Operation[list[JobRecord | None]]:
@@ -140,8 +177,10 @@ async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest:
     for later in ("fifo", "tenant"):
         if getattr(body, later) is not None and not (later == "tenant" and access.tenant):
             options[later] = getattr(body, later)
-    if body.task in app.tasks.names:
-        bound = app.tasks.get(body.task).using(**options).bind(**body.args)
+    options = {name: value for name, value in options.items() if value is not None}
+    if body.task in app.tasks:
+        task = app.tasks.get(body.task)
+        bound = (task.using(**options) if options else task).bind(**body.args)
         new = bound.new_job(app.client.draw_id())
     else:
         new = await _named(call, body, enqueue_options(options, tuple(EnqueueOptions.__struct_fields__)))
