@@ -30,7 +30,7 @@ MOST_HEAD = 16 * 1024
 # What came before its turn; then the client has to wait.
 MOST_EARLY = 64 * 1024
 _LINE = re.compile(rb"POST (/[!-~]*) HTTP/1\.1")
-_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([!-~](?:[ \t!-~]*[!-~])?)[ \t]*")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([ \t!-~]*)")
 _LENGTH = re.compile(rb"[0-9]{1,7}")
 _ODD = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer", b"http2-settings"})
 _SINGLE = frozenset({b"host", b"content-length", b"connection"})
@@ -66,8 +66,7 @@ def parsed(data: bytes) -> PlainRequest | None:
         found = _HEADER.fullmatch(text)
         if found is None:
             return None
-        name, value = found.groups()
-        name = name.lower()
+        name, value = found[1].lower(), found[2].strip(b" \t")
         if name in _ODD:
             return None
         if name in _SINGLE:
