@@ -380,3 +380,60 @@ def test_a_session_outlives_its_server(
         assert (beat["lost"], beat["unlisted"]) == ([], [])
         done = httpx.post(f"{api}/finish", json={"outcomes": [end(claimed, "complete")]}).json()
     assert done["answers"] == [{"id": job.id, "answer": "took"}]
+
+
+# -- contracts -------------------------------------------------------------------------------------
+
+CONTRACT = {
+    "task": "node.resize",
+    "schema": {"properties": {"width": {"type": "integer"}}, "required": ["width"]},
+    "queue": "images",
+    "attempts": 2,
+    "timeout": "5s",
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_what_a_worker_declares_any_producer_enqueues_by_its_schema(
+    make_web: MakeWeb, store: str
+) -> None:
+    web = make_web(store)
+    body = {"task": "node.resize", "args": {"width": 5}}
+    assert web.api("POST", "/jobs", body).status_code == 422
+    worker = Worker(web, queues=["images"], tasks=["node.resize"], contracts=[CONTRACT])
+    made = web.api("POST", "/jobs", body)
+    assert made.status_code == 202, made.text
+    assert (made.json()["queue"], made.json()["max_attempts"]) == ("images", 2)
+    wrong = web.api("POST", "/jobs", {"task": "node.resize", "args": {"width": "5"}})
+    assert (wrong.status_code, wrong.json()["detail"]) == (
+        422, "node.resize: args.width must be integer, got string",
+    )  # fmt: skip
+    # From Python, declared by its own words; and the worker's contract outlives the worker.
+    resize = web.app.declare("node.resize", CONTRACT["schema"], queue="images")  # type: ignore[arg-type]
+    resize.enqueue(width=6)
+    assert [job["args"] for job in worker.claim(max=5)] == [{"width": 5}, {"width": 6}]
+    worker.did("", None, "DELETE")
+    more = web.api("POST", "/jobs", {**body, "queue": "other"})
+    assert (more.status_code, more.json()["queue"]) == (202, "other")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"schema": {"type": "array"}}, {"schema": {"pattern": "(a+)+"}}, {"attempts": 0}, {"timeout": "x"},
+     {"queue": "a/b c\n"}],
+)  # fmt: skip
+def test_a_contract_that_cannot_hold_is_refused(make_web: MakeWeb, change: dict[str, Any]) -> None:
+    web = make_web("memory")
+    body = {"worker": "w", "queues": ["images"], "contracts": [{**CONTRACT, **change}]}
+    assert web.api("POST", "/sessions", body).status_code == 422
+
+
+def test_a_narrowed_token_declares_its_own_tasks_only(make_web: MakeWeb) -> None:
+    web = make_web("memory", auth="tokens")
+    body = {"worker": "w", "queues": ["images"], "contracts": [CONTRACT]}
+    token = web.token("work", tasks=("other.task",))
+    assert web.api("POST", "/sessions", body, token=token).status_code == 403
+    token = web.token("work", queues=("images",))
+    other = {**CONTRACT, "queue": "mail"}
+    assert web.api("POST", "/sessions", {**body, "contracts": [other]}, token=token).status_code == 404
+    assert web.api("POST", "/sessions", body, token=token).status_code == 201

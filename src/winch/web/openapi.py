@@ -31,7 +31,7 @@ TAGS: Mapping[str, str] = {
     "dead": "Dead jobs by what they died of.",
     "flows": "Flows and signals.",
     "schedules": "Schedules.",
-    "webhooks": "Endpoints that are told about events.",
+    "webhooks": "Endpoints that receive events.",
     "system": "Numbers, events, health, the audit and this description.",
 }
 _SYSTEM = {"stats", "limits", "events", "audit", "openapi"}

@@ -24,6 +24,7 @@ from winch.core.values.ip_address import Network
 from winch.core.version import __version__
 from winch.engine.base.log import log
 from winch.engine.client.audit import Audit, noted_outside
+from winch.engine.client.contracts import Contract, stored_contract
 from winch.engine.observe.prometheus import Fleet
 from winch.engine.observe.store_numbers import dead_letters
 from winch.engine.observe.store_timing import Timings, watch
@@ -51,6 +52,7 @@ Authenticate = Callable[[Request], Access | Awaitable[Access | None] | None]
 
 BODY_SECONDS = 30.0
 MAX_TOKEN = 200
+MOST_CONTRACTS = 10_000
 # Polled by every open page; one read of the store serves all of them for this long.
 CACHE_SECONDS = 0.5
 CACHE_TIMES = 5
@@ -82,6 +84,7 @@ class Site:
         self._is_open = False
         self._opening = asyncio.Lock()
         self._cache: dict[str, tuple[float, Any]] = {}
+        self._contracts: dict[str, tuple[float, Contract]] = {}
         self.fleet: Fleet = Fleet()
         self.stored: Counter[tuple[str, str]] = Counter()
         self.timings: Timings = Timings()
@@ -158,6 +161,19 @@ class Site:
             "sessions", lambda: self.driver.arun(self.driver.sessions())
         )
         return [session for session in found if session.is_worker]
+
+    async def contract(self, task: str) -> Contract | None:
+        """What a worker in another language has declared of this task. A new contract is read at once, a
+        changed one within a second."""
+        known: Contract | None
+        until, known = self._contracts.get(task, (0.0, None))
+        if known is None or time.monotonic() > until:
+            known = await self.client.arun(stored_contract(self.driver, task))
+            if known is not None:
+                if len(self._contracts) >= MOST_CONTRACTS:
+                    self._contracts.clear()
+                self._contracts[task] = (time.monotonic() + 1.0, known)
+        return known
 
     async def last_event(self) -> int:
         """Where the stream of events stands now."""

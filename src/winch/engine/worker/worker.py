@@ -257,8 +257,8 @@ class Worker:
     def _runnable(self) -> tuple[str, ...]:
         """The tasks whose needs the labels of this worker meet: it claims no others."""
         tasks, labels = self._runtime.tasks, self._config.labels
-        names = tuple(name for name in tasks.names if meets(labels, tasks.get(name).options.needs))
-        if tasks.names and not names:
+        names = tuple(name for name in tasks.with_code if meets(labels, tasks.get(name).options.needs))
+        if tasks.with_code and not names:
             raise ConfigError("every task of the app needs labels that this worker does not have")
         return names
 

@@ -16,12 +16,15 @@ from starlette.responses import Response
 from winch.core.errors import JobFailed, JobNotFound, UnknownTask
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.policy.retry import DEFAULT_RETRY
 from winch.core.values import codec
 from winch.core.values.ids import known_as
+from winch.core.values.json_schema import refuse_misfit
 from winch.core.values.redact import shown
 from winch.engine.base import operation
 from winch.engine.base.operation import Operation
 from winch.engine.client import why as reasons
+from winch.engine.client.contracts import Contract
 from winch.engine.tasks.options import EnqueueOptions, enqueue_options, stored_options
 from winch.storage.params import Acted, NewJob
 from winch.storage.params import Enqueued as Stored
@@ -183,7 +186,12 @@ async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest:
         bound = (task.using(**options) if options else task).bind(**body.args)
         new = bound.new_job(app.client.draw_id())
     else:
-        new = await _named(call, body, enqueue_options(options, tuple(EnqueueOptions.__struct_fields__)))
+        contract = await call.site.contract(body.task)
+        if contract is not None:
+            refuse_misfit(contract.schema, body.args, f"{body.task}: args")
+            options = _of_contract(contract) | options
+        given = enqueue_options(options, tuple(EnqueueOptions.__struct_fields__))
+        new = await _named(call, body, given, is_declared=contract is not None)
     if access.tenant is not None:
         # The scope of a unique key includes the tenant: one tenant's keys never meet another's.
         key = None if new.unique_key is None else f"{access.tenant}:{new.unique_key}"
@@ -193,11 +201,21 @@ async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest:
     return new
 
 
-async def _named(call: WebCall, body: NewJobBody, options: EnqueueOptions) -> NewJob:
-    """A job of a task that this process does not know: some live worker must."""
-    sessions = await call.site.live_sessions()
-    knowing = [session for session in sessions if body.task in session.tasks]
-    if not knowing and not (sessions and options.queue is not None and call.access.may("work")):
+def _of_contract(contract: Contract) -> dict[str, Any]:
+    """The options that a contract gives where a producer leaves them out."""
+    given: dict[str, Any] = {"queue": contract.queue, "timeout": contract.timeout}
+    if contract.attempts is not None:
+        given["retry"] = msgspec.structs.replace(DEFAULT_RETRY, attempts=contract.attempts)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+async def _named(
+    call: WebCall, body: NewJobBody, options: EnqueueOptions, *, is_declared: bool
+) -> NewJob:
+    """A job of a task that this process does not know: a contract or some live worker must."""
+    sessions = [] if is_declared else await call.site.live_sessions()
+    is_known = is_declared or any(body.task in session.tasks for session in sessions)
+    if not is_known and not (sessions and options.queue is not None and call.access.may("work")):
         raise UnknownTask(body.task, {name for session in sessions for name in session.tasks})
     return NewJob(
         id=options.id or call.site.app.client.draw_id(),
@@ -212,6 +230,7 @@ async def _named(call: WebCall, body: NewJobBody, options: EnqueueOptions) -> Ne
         tags=options.tags,
         headers=options.headers,
         options=stored_options(options),
+        max_attempts=None if options.retry is None else options.retry.attempts,
         unique_key=None if options.unique is None else options.unique.key,
     )
 

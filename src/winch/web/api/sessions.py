@@ -22,8 +22,10 @@ from winch.core.values.ids import parse_id, random_id
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.client import worker_commands
+from winch.engine.client.contracts import Contract, publish_contracts
 from winch.engine.client.worker_commands import CommandAnswer, WorkerCommand
 from winch.engine.flows.store import send
+from winch.engine.tasks.declared import check_contract
 from winch.engine.tasks.options import check_queue
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, NewSession, Pulse
 from winch.storage.verbs import Verb
@@ -39,6 +41,7 @@ from winch.web.schemas import (
     ChildrenBody,
     ChildrenOut,
     CompleteEnd,
+    ContractBody,
     DiscardEnd,
     Enqueued,
     FailEnd,
@@ -82,6 +85,7 @@ async def register(call: WebCall) -> WebReply:
     if tasks is not None and not tasks:
         raise Problem("forbidden", "this token may run none of these tasks")
     lease = lease_of(body.lease)
+    contracts = {one.task: _contract(call, one) for one in body.contracts}
     key = random_id(os.urandom(16)) if body.key is None else parse_id(body.key, "key")
     session = session_of(key, call.access.credential)
     client = call.request.client
@@ -100,6 +104,7 @@ async def register(call: WebCall) -> WebReply:
     )
     driver = call.site.driver
     now = await driver.arun(driver.start_session(new))
+    await call.site.client.arun(publish_contracts(driver, contracts))
     if body.key is not None:
         await _beat(call, session)  # one that has ended stays so
     call.site.work.serves(session, Serving(queues, tasks or ()))
@@ -112,6 +117,19 @@ async def register(call: WebCall) -> WebReply:
     )
     root = call.request.scope.get("root_path", "")
     return WebReply(out, 201, {"location": f"{root}{PREFIX}/sessions/{key}"})
+
+
+def _contract(call: WebCall, body: ContractBody) -> Contract:
+    if not call.access.runs(body.task):
+        raise Problem("forbidden", f"this token may not run task {body.task!r}")
+    if body.timeout is not None:
+        parse_duration(body.timeout, "timeout")
+    return Contract(
+        schema=check_contract(body.task, body.schema),
+        queue=None if body.queue is None else _queue(call, body.queue),
+        timeout=body.timeout,
+        attempts=body.attempts,
+    )
 
 
 def _queue(call: WebCall, name: str) -> str:

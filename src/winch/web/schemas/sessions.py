@@ -15,11 +15,23 @@ MOST_AT_ONCE = 500
 Reason = Annotated[str, msgspec.Meta(max_length=8192)]
 
 
+class ContractBody(Body, frozen=True, kw_only=True):
+    """A task that this worker runs, for producers that do not have its code: the JSON Schema of its
+    arguments, its queue, and what its jobs get unless the producer says otherwise."""
+
+    task: Name
+    schema: dict[str, Any]
+    queue: Name | None = None
+    timeout: Duration | None = None
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
+
+
 class NewSessionBody(Body, frozen=True, kw_only=True):
     """A worker that begins. `key` makes a repeat safe; the server draws one where there is none.
 
     `tasks`: the names that it runs; without it, any task of its queues. `slots`: how many jobs it runs
-    at once. `lease`: its jobs go to others when no heartbeat has come for so long.
+    at once. `lease`: its jobs go to others when no heartbeat has come for so long. `contracts`: tasks
+    that producers may enqueue without their code.
     """
 
     worker: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
@@ -30,6 +42,9 @@ class NewSessionBody(Body, frozen=True, kw_only=True):
     lease: Duration = "30s"
     release: Annotated[str, msgspec.Meta(max_length=100)] = ""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+    contracts: Annotated[list[ContractBody], msgspec.Meta(max_length=1000)] = msgspec.field(
+        default_factory=list
+    )
 
 
 class SessionOut(msgspec.Struct, frozen=True, kw_only=True):
