@@ -14,7 +14,7 @@ STAMP := .venv/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail frameworks mutations soak scale-in fuzz clean shop dist sdist-check notes matrix
+.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail faktory frameworks mutations soak scale-in fuzz clean shop dist sdist-check notes matrix
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -103,6 +103,10 @@ django: setup ## Django's own tests of its tasks (5.2, 6.0, 6.1) with Winch as t
 KILLS ?= 5
 frameworks: setup ## the shops of FastAPI, Flask and Litestar, oldest and newest, under their servers and kill -9; ONLY=flask KILLS=5
 	$(BIN)/python scripts/frameworks.py --kills $(KILLS) $(if $(ONLY),--only $(ONLY))
+
+faktory: setup ## Faktory's own clients for Node and Python, unchanged, against `winch serve --faktory` on every store
+	@command -v npm >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends npm
+	$(BIN)/pytest tests/web/test_faktory_clients.py -q
 
 wagtail: setup ## Wagtail's own tests that enqueue, with Winch as the backend of its tasks
 	$(BIN)/python scripts/wagtail_suite.py

@@ -183,6 +183,7 @@ MEANING: dict[str, str] = {
     "alert_secret": "The secret that signs alerts: `whsec_…` or any text.",
     "alert_networks": "Private networks that a webhook may call: `10.0.0.0/8`.",
     "trusted_proxies": "Proxies in front of `winch serve` whose `X-Forwarded-For`, `-Proto` and `-Host` headers count: `10.0.0.0/8,127.0.0.1/32`.",
+    "faktory_password": "The password of [Faktory clients](howto/faktory.md) of `winch serve --faktory`.",
 }
 # Shown instead of a default that is no plain value.
 SHOWN = {"schema": "`winch`", "alerts": "see [Alerts](howto/telemetry.md#alerts)"}

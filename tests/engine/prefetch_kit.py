@@ -92,7 +92,7 @@ class Pair:
         async def job(n: int, key: int) -> None:
             self._begin(n)
             if n == HEAD:
-                # Over the shards of a cluster a large claim is not in order: some ran before the head.
+                # Some may have run before the head.
                 left = [other.id for at, other in enumerate(self.jobs) if at not in self.began]
                 self.prefetched = [one for one in left if one in self.claimed.ids]
                 try:
@@ -183,5 +183,13 @@ class Pair:
                     await job
 
     async def states(self) -> list[str]:
-        """The states of all jobs but the head."""
-        return [(await self.second.jobs.aget(job.id)).record.state.value for job in self.jobs[1:]]
+        """The states of all jobs that the head came before."""
+        left = [job for n, job in enumerate(self.jobs) if n not in {HEAD, *self.runs_before_head()}]
+        return [(await self.second.jobs.aget(job.id)).record.state.value for job in left]
+
+    def runs_before_head(self) -> list[int]:
+        """The jobs that began before the head: over the shards of a cluster a claim is not in order."""
+        return self.runs[: self.runs.index(HEAD)]
+
+    def runs_after_head(self) -> list[int]:
+        return self.runs[self.runs.index(HEAD) + 1 :]

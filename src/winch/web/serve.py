@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from winch.web.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from winch.app import App
+    from winch.web.faktory.gateway import Gateway
 
 
 def config_for(
@@ -70,7 +71,7 @@ def config_for(
     )
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, option: str = "--port") -> socket.socket:
     """The listening socket; raises ConfigError when the address cannot be had."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -81,13 +82,13 @@ def bind(host: str, port: int) -> socket.socket:
         listening.bind((host.strip("[]"), port))
         listening.listen(BACKLOG)  # a client may come before the server accepts connections
     except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error}; try another --port") from error
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}; try another {option}") from error
     return listening
 
 
-def url_of(listening: socket.socket, host: str) -> str:
+def url_of(listening: socket.socket, host: str, scheme: str = "http") -> str:
     shown = f"[{host.strip('[]')}]" if ":" in host else host
-    return f"http://{shown}:{listening.getsockname()[1]}/"
+    return f"{scheme}://{shown}:{listening.getsockname()[1]}/"
 
 
 def server_for(app: App, config: SiteConfig, *, grace: float = 5) -> uvicorn.Server:
@@ -113,14 +114,20 @@ def server_for(app: App, config: SiteConfig, *, grace: float = 5) -> uvicorn.Ser
 
 
 def serve(
-    app: App, config: SiteConfig, listening: socket.socket, *, started: Callable[[], None], grace: float
+    app: App,
+    config: SiteConfig,
+    listening: socket.socket,
+    *,
+    started: Callable[[], None],
+    grace: float,
+    gateway: Gateway | None = None,
 ) -> None:
-    """Answer until stopped by a signal."""
+    """Answer until stopped by a signal. `gateway` serves clients of Faktory meanwhile."""
     server = server_for(app, config, grace=grace)
 
     async def run() -> None:
         await asyncio.to_thread(app.ready)
-        async with Upkeep(app, is_read_only=config.is_read_only):
+        async with Upkeep(app, is_read_only=config.is_read_only), gateway or nullcontext():
             _stay_after_signals()
             started()
             await server.serve(sockets=[listening])

@@ -17,7 +17,7 @@ from winch.core.values.redact import mask_text
 from winch.engine.base.encryption import Keyring
 
 # A webhook's address is often all that it takes to use it.
-SECRET = frozenset({"alert_secret", "alert_webhook"})
+SECRET = frozenset({"alert_secret", "alert_webhook", "faktory_password"})
 
 
 @click.command()

@@ -35,6 +35,17 @@ from winch.core.errors import ConfigError
 @click.option(
     "--grace", type=click.IntRange(0), default=5, help="Seconds that open requests get after a stop."
 )
+@click.option(
+    "--faktory",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve clients of Faktory on this port, too; 0 picks a free one.",
+)
+@click.option(
+    "--faktory-cert", metavar="FILE", help="A certificate: clients of Faktory connect with TLS."
+)
+@click.option("--faktory-key", metavar="FILE", help="The key of that certificate.")
+@click.option("--faktory-flush", is_flag=True, help="Let clients of Faktory delete all jobs with FLUSH.")
 @store_options
 def serve(
     options: StoreOptions,
@@ -46,13 +57,25 @@ def serve(
     trusted_proxies: str | None,
     environment: str,
     grace: int,
+    faktory: int | None,
+    faktory_cert: str | None,
+    faktory_key: str | None,
+    faktory_flush: bool,
 ) -> None:
     """Serve the HTTP API and the dashboard.
 
     On a loopback address, every user of this machine has full access. Any other address requires tokens
     (winch token create), and then every request needs one.
+
+    With --faktory, clients of Faktory in any language enqueue jobs and work on them. Their password is
+    $WINCH_FAKTORY_PASSWORD; without one, only this machine may connect.
     """
+    if faktory is None and (faktory_cert or faktory_key or faktory_flush):
+        raise ConfigError("--faktory-cert, --faktory-key and --faktory-flush go with --faktory PORT")
+    if faktory is not None and read_only:
+        raise ConfigError("clients of Faktory change the store: --faktory does not go with --read-only")
     try:
+        from winch.web.faktory.gateway import FaktoryConfig, Gateway, checked
         from winch.web.serve import bind, config_for, url_of
         from winch.web.serve import serve as run
     except ImportError as error:
@@ -63,10 +86,27 @@ def serve(
             app, host, needs_token=auth, is_read_only=read_only, hosts=hosts, environment=environment
         )
         listening = bind(host, port)
+        gateway = None
+        if faktory is not None:
+            how_faktory = checked(
+                FaktoryConfig(
+                    host=host,
+                    port=faktory,
+                    password=app.settings.faktory_password,
+                    cert=faktory_cert,
+                    key=faktory_key,
+                    allows_flush=faktory_flush,
+                )
+            )
+            listening_faktory = bind(host, faktory, "--faktory")
+            gateway = Gateway(app, how_faktory, listening_faktory)
 
         def started() -> None:
             say(url_of(listening, host))
+            if faktory is not None:
+                scheme = "tcp" if faktory_cert is None else "tcp+tls"
+                say(url_of(listening_faktory, host, scheme).rstrip("/"))
             how = "every request needs a token" if config.auth == "tokens" else "open to this machine"
             remark(f"serving {app.driver.describe()}; {how}; Ctrl-C ends it")
 
-        run(app, config, listening, started=started, grace=grace)
+        run(app, config, listening, started=started, grace=grace, gateway=gateway)

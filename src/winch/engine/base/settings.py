@@ -89,6 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     alert_secret: str | None = None
     alert_networks: str | None = None
     trusted_proxies: str | None = None
+    faktory_password: str | None = None
 
     def __post_init__(self) -> None:
         if self.lease < 3 * self.heartbeat:
@@ -288,4 +289,5 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "alert_secret": _text,
     "alert_networks": _text,
     "trusted_proxies": _networks,
+    "faktory_password": _text,
 }

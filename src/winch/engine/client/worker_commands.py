@@ -175,8 +175,9 @@ def named(live: Sequence[SessionInfo], names: Sequence[str]) -> list[SessionInfo
         if not found:
             known = [one.worker for one in live]
             raise ConfigError(f"no live worker named {name!r}{did_you_mean(name, known)}")
-        for one in found:
-            if not one.supervisor:
-                raise ConfigError(f"worker {one.worker} works over HTTP and takes no commands")
-            chosen[one.id] = one
+        # A worker of Faktory has a session that takes commands, and one for each of its jobs.
+        able = [one for one in found if one.supervisor]
+        if not able:
+            raise ConfigError(f"worker {name} works over HTTP and takes no commands")
+        chosen |= {one.id: one for one in able}
     return list(chosen.values())

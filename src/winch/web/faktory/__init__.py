@@ -1,0 +1,1 @@
+"""The gateway for clients of Faktory: they enqueue and work on a Winch store over Faktory's protocol."""

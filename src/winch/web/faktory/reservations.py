@@ -1,0 +1,276 @@
+"""Jobs that workers of Faktory hold: taken with FETCH, ended with ACK or FAIL.
+
+Faktory's protocol names a job by its id alone, through any connection and any gateway. So nothing about
+a reservation is in a gateway's memory: the session of a claim is made of its token and the worker's id,
+and a record in the store says until when the worker keeps the job. Every gateway extends the leases of
+all reservations until then; the first to see one that is over ends it as a failed attempt. Where no
+gateway is left, the leases end by themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from winch.core.errors import InvalidPayload, JobNotFound, StorageError, WinchError
+from winch.core.gates.uses import holds_something
+from winch.core.job import Claim, Failure, JobRecord
+from winch.core.lifecycle import JobState
+from winch.core.outcome import Failed, settle
+from winch.core.policy.retry import DEFAULT_RETRY, Retry, from_stored
+from winch.core.values.ids import random_id
+from winch.engine.base.failure import describe
+from winch.engine.base.service import Service
+from winch.engine.tasks.options import StoredOptions
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import Answer, ClaimParams, Finish, NewSession
+from winch.web.faktory.payload import faktory_job, reserve_for
+from winch.web.faktory.wire import FaktoryError
+
+if TYPE_CHECKING:
+    from winch.app import App
+
+BOOK = "faktory"
+# Extended by every gateway, so it is short: where the last one ends, the jobs are free soon.
+LEASE = timedelta(seconds=60)
+EXTEND_EVERY = 10.0
+PAGE = 500
+RELEASE = "faktory"
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store keeps of a reservation, under the id of its session."""
+
+    job: str
+    worker: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session for one claim, and the token of that claim."""
+
+    session: str
+    token: str
+    at: datetime
+
+
+def session_of(token: str, worker: str) -> str:
+    """The session of a reservation: another worker's id makes another session."""
+    return random_id(hashlib.sha256(f"faktory\n{token}\n{worker}".encode()).digest()[:16])
+
+
+class Reservations:
+    """Takes jobs for workers and ends their claims."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def open(self, worker: str, host: str, pid: int, queues: tuple[str, ...]) -> Opened:
+        """A session for the next claim of this worker."""
+        driver = self._app.driver
+        token = random_id(os.urandom(16))
+        session = session_of(token, worker)
+        now = await driver.arun(
+            driver.start_session(
+                NewSession(
+                    id=session,
+                    worker=worker,
+                    host=host,
+                    pid=pid,
+                    release=RELEASE,
+                    queues=queues,
+                    tasks=(),
+                    slots=1,
+                    lease=LEASE,
+                )
+            )
+        )
+        return Opened(session, token, now)
+
+    async def close(self, opened: Opened) -> None:
+        """End a session; a job that it has goes back at once."""
+        driver = self._app.driver
+        try:
+            await driver.arun(driver.end_session(opened.session))
+            await driver.arun(driver.kv_delete(BOOK, [opened.session]))
+        except StorageError:  # its lease ends it
+            return
+
+    async def take(
+        self, opened: Opened, worker: str, queues: tuple[str, ...]
+    ) -> dict[str, object] | None:
+        """The next job, as its worker gets it. One that no worker can read is dead."""
+        driver = self._app.driver
+        asked = ClaimParams(session=opened.session, token=opened.token, queues=queues, limit=1)
+        claims = await driver.arun(driver.claim(asked))
+        if not claims:
+            return None
+        [claim] = claims
+        now = claim.claimed_at
+        until = Reservation(job=claim.id, worker=worker, until=now + reserve_for(claim))
+        body = msgspec.json.encode(until).decode()
+        record = KvRecord(
+            book=BOOK, key=opened.session, body=body, keep=reserve_for(claim) + timedelta(days=1)
+        )
+        await driver.arun(driver.kv_put([record]))
+        try:
+            return faktory_job(self._app, claim)
+        except InvalidPayload as error:
+            await self._bury(claim, error)
+            raise FaktoryError(f"job {claim.id} is dead: {error}") from None
+
+    async def _bury(self, claim: Claim, error: InvalidPayload) -> None:
+        driver = self._app.driver
+        dead = Finish(
+            id=claim.id,
+            token=claim.token,
+            to=JobState.DEAD,
+            what="failed",
+            error=describe(error),
+            reason="its data is unreadable",
+            is_gated=claim.has_permit or holds_something(claim.options),
+        )
+        await driver.arun(driver.finish([dead]))
+
+    # -- the end of a claim ----------------------------------------------------------------------------
+
+    async def held(self, job_id: str, worker: str) -> JobRecord:
+        """The job, if this worker holds it. Raises FaktoryError."""
+        try:
+            record = await self._app.client.aget(job_id)
+        except JobNotFound:
+            raise FaktoryError(f"no job {job_id}") from None
+        token = record.token
+        if record.state is not JobState.RUNNING or token is None:
+            raise FaktoryError(f"job {job_id} is {record.state.value}: its reservation has ended")
+        if record.session != session_of(token, worker):
+            raise FaktoryError(f"job {job_id} is reserved by another worker")
+        return record
+
+    async def complete(self, job_id: str, worker: str) -> None:
+        """ACK. A repeated one is accepted as long as the job is completed."""
+        try:
+            record = await self.held(job_id, worker)
+        except FaktoryError:
+            if await self._is_completed(job_id):
+                return
+            raise
+        done = Finish(
+            id=record.id,
+            token=record.token or "",
+            to=JobState.COMPLETED,
+            what="completed",
+            is_gated=record.gate is not None or holds_something(record.options),
+        )
+        await self._end(record, done)
+
+    async def _is_completed(self, job_id: str) -> bool:
+        try:
+            record = await self._app.client.aget(job_id)
+        except WinchError:
+            return False
+        return record.state is JobState.COMPLETED
+
+    async def fail(self, record: JobRecord, error: Failure) -> None:
+        """FAIL, or a reservation that is over: retried by the job's policy, or dead."""
+        policy = self._policy(record)
+        settled = settle(
+            Failed(error, policy),
+            attempt=record.attempt,
+            age=datetime.now(UTC) - record.created_at,
+            policy=policy,
+            rng=random.Random(),  # noqa: S311  # jitter, not a secret
+        )
+        failed = Finish(
+            id=record.id,
+            token=record.token or "",
+            to=settled.to,
+            what=settled.what,
+            delay=settled.delay,
+            counts=settled.counts,
+            error=settled.error,
+            reason=settled.reason,
+            is_gated=record.gate is not None or holds_something(record.options),
+        )
+        await self._end(record, failed)
+
+    async def _end(self, record: JobRecord, finish: Finish) -> None:
+        driver = self._app.driver
+        [answer] = await driver.arun(driver.finish([finish]))
+        if answer is Answer.LOST:
+            raise FaktoryError(f"the reservation of job {record.id} has ended")
+        if record.session is not None and record.token is not None:
+            await self.close(Opened(record.session, record.token, record.created_at))
+
+    def _policy(self, record: JobRecord) -> Retry:
+        tasks = self._app.tasks
+        is_known = record.task in tasks.names
+        policy = tasks.get(record.task).options.retry if is_known else DEFAULT_RETRY
+        try:
+            options = msgspec.json.decode(record.options or "{}", type=StoredOptions)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return policy
+        if options.retry is not None:
+            policy = from_stored(options.retry)
+        if options.attempts is not None:
+            policy = msgspec.structs.replace(policy, attempts=options.attempts)
+        return policy
+
+
+class Keeper(Service):
+    """Extends the leases of all reservations, and ends those that are over."""
+
+    name = "reservations of Faktory workers"
+
+    def __init__(self, app: App, reservations: Reservations) -> None:
+        super().__init__()
+        self._app = app
+        self._reservations = reservations
+
+    async def run_once(self) -> float:
+        driver = self._app.driver
+        after: str | None = None
+        while True:
+            which = KvFilter(book=BOOK, after=after, limit=PAGE)
+            lines = await driver.arun(driver.kv_list(which))
+            if lines:
+                await self._keep({line.key: _read(line.body) for line in lines})
+            if len(lines) < PAGE:
+                return EXTEND_EVERY
+            after = lines[-1].key
+
+    async def _keep(self, kept: dict[str, Reservation]) -> None:
+        driver = self._app.driver
+        pulses = await driver.arun(driver.beat(list(kept)))
+        gone = [pulse.session for pulse in pulses if not pulse.is_live]
+        if gone:
+            await driver.arun(driver.kv_delete(BOOK, gone))
+        for pulse in pulses:
+            reservation = kept[pulse.session]
+            if pulse.is_live and reservation.until <= pulse.now:
+                await self._expire(pulse.session, reservation)
+
+    async def _expire(self, session: str, reservation: Reservation) -> None:
+        """End a reservation whose worker has not ended it in time: the attempt failed."""
+        driver = self._app.driver
+        [record] = await driver.arun(driver.get([reservation.job]))
+        if record is not None and record.session == session and record.state is JobState.RUNNING:
+            message = f"worker {reservation.worker} neither completed nor failed the job in time"
+            try:
+                await self._reservations.fail(record, Failure("ReservationExpired", message, None))
+            except FaktoryError:  # the worker was first
+                return
+        else:
+            await driver.arun(driver.end_session(session))
+            await driver.arun(driver.kv_delete(BOOK, [session]))
+
+
+def _read(body: str) -> Reservation:
+    return msgspec.json.decode(body, type=Reservation)
