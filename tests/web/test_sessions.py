@@ -163,6 +163,17 @@ def test_an_end_of_the_session_returns_its_jobs_at_once(make_web: MakeWeb, store
 
 
 @pytest.mark.parametrize("store", STORES)
+def test_a_claim_for_a_session_that_was_taken_away_says_so(make_web: MakeWeb, store: str) -> None:
+    web = make_web(store)
+    worker = Worker(web)
+    driver = web.app.ready()
+    driver.run(driver.end_session(worker.about["id"]))  # as a sweeper does
+    web.add.enqueue(1)
+    answer = worker.ask("/claim", {})
+    assert (answer.status_code, answer.json()["code"]) == (404, "session-ended")
+
+
+@pytest.mark.parametrize("store", STORES)
 def test_a_heartbeat_tells_of_cancels_lost_and_unlisted_claims(make_web: MakeWeb, store: str) -> None:
     web = make_web(store)
     worker = Worker(web)

@@ -21,7 +21,7 @@ from typing import Any
 from winch.core.outcome import Cancel, Directive, Discard, RetryAfter, Snooze
 from winch.remote.client import RemoteClient, RemoteError
 
-log = logging.getLogger("winch.remote")
+log: logging.Logger = logging.getLogger("winch.remote")
 
 MOST_IN_BATCH = 200
 POLL = 5.0
