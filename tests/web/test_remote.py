@@ -193,6 +193,7 @@ def test_a_worker_killed_in_the_middle_of_a_thousand_jobs(
     for n, runs in again.items():
         assert len({fence for _, fence in runs}) == len(runs)
         assert any(entry.what == "rescued" for entry in app.jobs.get(ids[n]).record.history), n
+    app.close()
     # One lease and two sweeps, and the time that the other jobs take.
     assert took < 120
 

@@ -448,3 +448,23 @@ def test_a_narrowed_token_declares_its_own_tasks_only(make_web: MakeWeb) -> None
     other = {**CONTRACT, "queue": "mail"}
     assert web.api("POST", "/sessions", {**body, "contracts": [other]}, token=token).status_code == 404
     assert web.api("POST", "/sessions", body, token=token).status_code == 201
+
+
+def test_a_server_that_stops_answers_a_waiting_claim(url_of: Callable[[str], str]) -> None:
+    app = App(url_of("sqlite"))
+    app.migrate()
+    answers: list[httpx.Response] = []
+    with serving(app, grace=20) as address:
+        api = f"{address}/api/v1/sessions"
+        key = httpx.post(api, json={"worker": "w", "queues": ["default"]}).json()["key"]
+
+        def wait() -> None:
+            answers.append(httpx.post(f"{api}/{key}/claim", json={"wait": "60s"}, timeout=90))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(1)
+        began = time.monotonic()
+    thread.join(timeout=30)
+    assert [one.json() for one in answers] == [{"jobs": []}]
+    assert time.monotonic() - began < 19

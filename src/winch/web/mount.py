@@ -67,6 +67,13 @@ def asgi(app: App, *, authenticate: Authenticate | None = None, read_only: bool 
 
 def build(app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None = None) -> ASGIApp:
     """The site with its outermost layer. `is_full` returns whether a peer's requests must wait."""
+    return build_site(app, config, is_full=is_full)[1]
+
+
+def build_site(
+    app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None = None
+) -> tuple[Site, ASGIApp]:
+    """The site, and its application as `build` returns it."""
     site = Site(app, config, ROUTES)
     inner = Starlette(
         routes=[
@@ -86,7 +93,7 @@ def build(app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None
         lifespan=lambda _: _lifespan(site),
     )
     inner.state.site = site
-    return SecurityHeaders(
+    outermost = SecurityHeaders(
         Direct(
             inner,
             site,
@@ -99,6 +106,7 @@ def build(app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None
         proxies=config.proxies,
         is_full=is_full,
     )
+    return site, outermost
 
 
 @asynccontextmanager

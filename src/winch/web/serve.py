@@ -25,8 +25,8 @@ from winch.web.connections import (
     protocol_of,
 )
 from winch.web.fast.plain_requests import PlainConnection
-from winch.web.mount import build
-from winch.web.site import SiteConfig
+from winch.web.mount import build_site
+from winch.web.site import Site, SiteConfig
 from winch.web.tokens import Tokens
 from winch.web.upkeep import Upkeep
 
@@ -91,12 +91,25 @@ def url_of(listening: socket.socket, host: str, scheme: str = "http") -> str:
     return f"{scheme}://{shown}:{listening.getsockname()[1]}/"
 
 
+class SiteServer(uvicorn.Server):
+    """A server that ends streams and waiting claims before it waits for the requests under way."""
+
+    def __init__(self, config: uvicorn.Config, site: Site) -> None:
+        super().__init__(config)
+        self._site = site
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._site.is_stopping = True
+        await super().shutdown(sockets)
+
+
 def server_for(app: App, config: SiteConfig, *, grace: float = 5) -> uvicorn.Server:
     """The server of a site, not yet started."""
     crowd = Crowd(most_connections(), config.proxies)
-    return uvicorn.Server(
+    site, application = build_site(app, config, is_full=crowd.is_full)
+    return SiteServer(
         uvicorn.Config(
-            build(app, config, is_full=crowd.is_full),
+            application,
             http=protocol_of(crowd, PlainConnection if is_fast() else Connection),
             ws="none",
             log_level="warning",
@@ -109,7 +122,8 @@ def server_for(app: App, config: SiteConfig, *, grace: float = 5) -> uvicorn.Ser
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             h11_max_incomplete_event_size=64 * 1024,
             lifespan="on",
-        )
+        ),
+        site,
     )
 
 
