@@ -14,7 +14,7 @@ STAMP := .venv/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail faktory frameworks mutations soak scale-in fuzz clean shop dist sdist-check notes matrix
+.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail faktory frameworks mutations soak scale-in move-lab fuzz clean shop dist sdist-check notes matrix
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -143,6 +143,9 @@ mutations: setup ## take each safeguard out, one at a time: the lab must notice
 MINUTES ?= 10
 soak: setup ## faults of all kinds for MINUTES on STORE, watching memory, descriptors and connections
 	$(BIN)/python -m lab.soak --store $(STORE) --minutes $(MINUTES) --keep; status=$$?; $(BIN)/python -m lab.report && exit $$status
+
+move-lab: setup ## six moves between stores under load, with kills: nothing lost, nothing doubled, FIFO order kept
+	$(BIN)/python -m lab.move --seed $(SEED)
 
 scale-in: setup ## a simulated scaler removes 15 of 20 workers under load: no attempt is lost, no job runs twice
 	$(BIN)/python -m lab.scale_in --store $(STORE) --seed $(SEED)

@@ -66,6 +66,9 @@ BREAKER = "an attempt that started before a breaker tripped changes the breaker"
 OFFER_ENDED = "a job is assigned to a session that has ended"
 OFFER_UNHEARD = "a worker does not look for jobs whose notification was lost"
 NARROW = "a token restricted to some tasks reaches jobs of other tasks"
+PARCEL_TWICE = "a parcel that comes again is stored again"
+PARCEL_LOST = "jobs leave a store without a parcel that keeps them"
+KEY_HELD = "no job holds a FIFO key of which a member still runs in the other store"
 OFFER_TWICE = "a job that arrives by notification and by look-up starts twice"
 
 MUTATIONS = (
@@ -99,6 +102,31 @@ MUTATIONS = (
         "note number", "redis", NUMBER,
         (("redis/lua/note.lua", "last[2] >= note.number", "false"),),
         ("conformance:reports",),
+    ),
+    Mutation(
+        "parcel number", "sqlite", PARCEL_TWICE,
+        (("sqlite/verbs/moves.py", "if last is not None and number <= int(last):", "if False:"),),
+        ("conformance:moves",),
+    ),
+    Mutation(
+        "parcel number", "postgres", PARCEL_TWICE,
+        (("postgres/verbs/moves.py", "            if number <= int(last):\n                return False", ""),),
+        ("conformance:moves",),
+    ),
+    Mutation(
+        "parcel number", "redis", PARCEL_TWICE,
+        (("redis/lua/move_in.lua", "if A.number <= tonumber(", "if A.number < -tonumber("),),
+        ("conformance:moves",),
+    ),
+    Mutation(
+        "parcel", "sqlite", PARCEL_LOST,
+        (("sqlite/verbs/moves.py", "            yield from _keep(parcels.open_key(move), parcels.written(number, jobs))\n", ""),),
+        ("conformance:moves",),
+    ),
+    Mutation(
+        "held key", "sqlite", KEY_HELD,
+        (("../engine/moving/holding.py", "        carrier.put(holders)", "        pass"),),
+        ("test:tests/engine/test_moving.py::test_a_key_is_held_until_its_member_in_the_source_has_ended",),
     ),
     Mutation(
         "session end", "sqlite", SESSION,
@@ -267,7 +295,7 @@ MUTATIONS = (
     ),
     Mutation(
         "permit", "redis", PERMIT,
-        (("redis/lua/parts/admit.lua", "count = count + call('HDEL', K.permits(gate.key),", "count = count + select('#',"),),
+        (("redis/lua/parts/admit.lua", "gate.returned = gate.returned + use.weight", "gate.returned = gate.returned + 0"),),
         ("conformance:gates",),
     ),
     Mutation(

@@ -153,7 +153,18 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 WHOLE = {"testing": "winch.testing", "errors": "winch.errors", "types": "winch.types"}
 # Parts of App that Winch uses itself. They are not for callers and have no line in the reference.
-INNER = ("client", "clock", "configure", "driver", "loaded", "ready", "runtime", "spool", "standing_in")
+INNER = (
+    "client",
+    "clock",
+    "configure",
+    "connected",
+    "driver",
+    "loaded",
+    "ready",
+    "runtime",
+    "spool",
+    "standing_in",
+)
 
 MEANING: dict[str, str] = {
     "url": "The store: `sqlite:///file`, `postgresql://…`, `redis://…` or `valkey://…` (see [Redis](howto/redis.md)), or `memory://`. "
@@ -173,10 +184,13 @@ MEANING: dict[str, str] = {
     "crash_limit": "How many crashes make a job that kills its process [dead](howto/workers.md#isolation). From 1 to 50.",
     "crash_window": "Crashes that are further apart than this are not counted together.",
     "misfire_deadline": "How late a missed time of a [schedule](howto/schedules.md#missed-and-overlapping-times) may still get its job, where the schedule sets no deadline. At least `10s`.",
+    "queue_limits": "Jobs of a queue that each worker process runs at the same time: `mail=2,sms=1`, or a table.",
+    "queue_rates": "Jobs of a queue that each worker process claims in a time: `mail=10/s`, or a table.",
     "max_jobs": "Replace a worker process after it has started this many jobs.",
     "max_memory": "Replace a worker process that uses more memory than this, for example `512MB`.",
     "max_lifetime": "Replace a worker process after this time, plus or minus 10 %.",
     "keys": "Keys that [encrypt](howto/encryption.md) arguments, results and checkpoints: `k2:base64,k1:base64`. The first key writes; all keys read.",
+    "move_to": "The store that jobs [may move to](howto/change-store.md). Until a move to it begins, the setting changes nothing.",
     "spool": "A file that keeps jobs [while the store is out of reach](#when-the-store-is-out-of-reach). Use an absolute path.",
     "alerts": "When to alert: `depth=50000 oldest=5m dead=off`, or `off`. The defaults are in [Alerts](howto/telemetry.md#alerts).",
     "alert_webhook": "Where Winch posts alerts: an `https://` address.",
@@ -281,7 +295,7 @@ def exit_codes(text: str) -> list[tuple[str, str]]:
 def shown_default(name: str, value: Any) -> str:
     if name in SHOWN:
         return SHOWN[name]
-    if value is None:
+    if value is None or value == {}:
         return "–"
     if isinstance(value, timedelta):
         seconds = int(value.total_seconds())

@@ -21,6 +21,7 @@ from winch.engine.client.audit import AuditLog, noted
 from winch.engine.client.client import Client, Surroundings
 from winch.engine.client.fast_enqueue import FastClient
 from winch.engine.client.spool import Spool
+from winch.engine.moving.routed_driver import routed
 from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.middleware import Middleware
 from winch.engine.tasks.options import TaskOptions, _name, task_options
@@ -74,6 +75,8 @@ class App(Areas):
         poll: Duration | None = None,
         grace: Duration | None = None,
         concurrency: int | None = None,
+        queue_limits: Mapping[str, int] | None = None,
+        queue_rates: Mapping[str, str] | None = None,
         kill_after: Duration | None = None,
         crash_limit: int | None = None,
         crash_window: Duration | None = None,
@@ -86,25 +89,13 @@ class App(Areas):
         **unknown: Never,
     ) -> None:
         self._code: dict[str, Any] = {
-            "url": url,
-            "schema": schema,
-            "events": events,
-            "lease": lease,
-            "heartbeat": heartbeat,
-            "sweep": sweep,
-            "poll": poll,
-            "grace": grace,
-            "concurrency": concurrency,
-            "kill_after": kill_after,
-            "crash_limit": crash_limit,
-            "crash_window": crash_window,
-            "misfire_deadline": misfire_deadline,
-            "max_jobs": max_jobs,
-            "max_memory": max_memory,
-            "max_lifetime": max_lifetime,
-            "keys": keys,
-            "spool": spool,
-        }
+            "url": url, "schema": schema, "events": events, "lease": lease, "heartbeat": heartbeat,
+            "sweep": sweep, "poll": poll, "grace": grace, "concurrency": concurrency,
+            "queue_limits": queue_limits, "queue_rates": queue_rates, "kill_after": kill_after,
+            "crash_limit": crash_limit, "crash_window": crash_window,
+            "misfire_deadline": misfire_deadline, "max_jobs": max_jobs, "max_memory": max_memory,
+            "max_lifetime": max_lifetime, "keys": keys, "spool": spool,
+        }  # fmt: skip
         for name in unknown:
             raise ConfigError(f"App() has no setting {name!r}{did_you_mean(name, self._code)}")
         self._loaded: Loaded | None = None
@@ -127,7 +118,13 @@ class App(Areas):
             self.runtime,
             unchecked=lambda: (self.driver, self._is_checked),
             spool=lambda: self.spool,
+            start_worker=lambda: self.start_worker,
         )
+
+    @property
+    def start_worker(self) -> str:
+        """How people start a worker of this app, for messages. A framework's command knows the app."""
+        return f"{self.command} worker{' -A module:app' if self.command == 'winch' else ''}"
 
     # -- settings and store ------------------------------------------------------------------------
 
@@ -156,11 +153,13 @@ class App(Areas):
         if self._driver is None:
             with self._opening:  # the first jobs of several threads ask at the same time
                 if self._driver is None:
-                    given = self.settings
-                    self._driver = connect(
-                        given.url, clock=self.clock, schema=given.schema, events=given.events == "full"
-                    )
+                    self._driver = routed(self.connected, self.settings.url, self.settings.move_to)
         return self._driver
+
+    def connected(self, url: str) -> Driver:
+        """The driver of a store, with this app's settings; it opens nothing yet."""
+        schema, is_full = self.settings.schema, self.settings.events == "full"
+        return connect(url, clock=self.clock, schema=schema, events=is_full)
 
     def ready(self) -> Driver:
         """The driver, after a check that the store answers (else StorageUnavailable) and has the right
@@ -300,6 +299,7 @@ class App(Areas):
         enqueue_rate: Rate = ...,
         search: Sequence[str] = ...,
         needs: Mapping[str, str] = ...,
+        slots: int = ...,
     ) -> TaskDecorator: ...
     @overload
     def task(
@@ -323,6 +323,7 @@ class App(Areas):
         enqueue_rate: Rate = ...,
         search: Sequence[str] = ...,
         needs: Mapping[str, str] = ...,
+        slots: int = ...,
     ) -> CollectingDecorator: ...
 
     def task(  # type: ignore[misc]  # the overloads name the options that are checked below
@@ -339,7 +340,7 @@ class App(Areas):
         - `name`: the stored name, by default `module.function`. `version`: of the arguments; see
           `Task.upgrade`.
         - `queue`, `priority`, `tags`, `search`: where the job waits, how soon it runs, how to find it.
-        - `needs`: labels that the worker must have, like `{"gpu": "h100"}`.
+        - `needs`: labels that the worker must have, like `{"gpu": "h100"}`. `slots`: how many it takes.
         - `timeout`: the longest attempt, by default 15 minutes; None for no limit. `heartbeat`: the
           longest silence.
         - `retry`, `retry_budget`, `breaker`: what follows a failure. `retention`: how long a final job
@@ -465,28 +466,25 @@ class App(Areas):
         concurrency: int | None = None,
         burst: bool = False,
         labels: Mapping[str, str] | None = None,
+        queue_limits: Mapping[str, int] | None = None,
+        queue_rates: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker inside this process and event loop: `async with app.worker(queues=["mail"]): …`."""
         from winch.engine.supervisor.embedded import EmbeddedWorker, process_command
 
         self.ready()
-        return EmbeddedWorker(
-            self,
-            queues=queues,
-            concurrency=concurrency,
-            burst=burst,
-            labels=labels,
-            process_command=process_command(self.import_path or name_of(self)),
-        )
+        command = process_command(self.import_path or name_of(self))
+        return EmbeddedWorker(self, queues=queues, concurrency=concurrency, burst=burst, labels=labels,
+                              queue_limits=queue_limits, queue_rates=queue_rates,
+                              process_command=command)  # fmt: skip
 
     def run_worker(self, **options: Unpack[WorkerOptions]) -> int:
         """Run a worker until a signal stops it; with `burst`, until no job is ready. Returns its exit
         code.
 
-        The options are those of `winch worker`: queues, concurrency, processes, labels, burst, grace,
-        max_jobs, max_memory, max_lifetime, no_replace, report_busy, reload, health_port and health_host.
-        With `queues`, `labels`, `concurrency`, `burst` and `grace` alone, jobs run in this process. The
-        others need processes of their own, which import the app by its name."""
+        The options are those of `winch worker`; those without a default there may be left out here. With
+        processes, max_jobs, max_memory, max_lifetime, no_replace, report_busy, reload or health_port, it
+        starts processes, which import the app by its name. With the others, jobs run in this process."""
         from winch.areas.run_worker import run_worker
 
         return run_worker(

@@ -21,6 +21,7 @@ from winch.core.lifecycle import FINAL, JobState
 from winch.core.outcome import Directive
 from winch.core.policy.calendar import Calendar, OnHoliday
 from winch.core.policy.cron import Dst
+from winch.core.policy.queue_limits import QueueLimit
 from winch.core.policy.queue_settings import OnFull, Order, QueueSettings
 from winch.core.policy.retry import StoredRetry
 from winch.core.policy.schedule import Misfire, Overlap, Timing
@@ -113,6 +114,7 @@ __all__ = [
     "Preflight",
     "Purged",
     "QueueInfo",
+    "QueueLimit",
     "QueueSettings",
     "Redelivered",
     "Refusal",

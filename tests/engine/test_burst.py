@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import psycopg
 import pytest
 
-from winch import App, Context, JobState, Retry
+from winch import App, Context, JobState, Rate, Retry
+from winch.storage.params import Promoted
+from winch.storage.verbs import Verb
 
 
 def test_a_burst_waits_for_a_due_job_that_another_process_makes_ready(postgres_url: str) -> None:
@@ -67,3 +70,41 @@ def test_jobs_of_other_queues_that_come_due_do_not_keep_a_burst_up() -> None:
     began = time.monotonic()
     app.run_worker(burst=True, queues=["default"])
     assert time.monotonic() - began < 2.5
+
+
+class SilentBell:
+    """A bell whose rings are lost, which a store may do."""
+
+    async def arm(self) -> None: ...
+
+    async def wait(self, timeout: float) -> bool:
+        await asyncio.sleep(timeout)
+        return False
+
+    async def aclose(self) -> None: ...
+
+
+def test_a_burst_runs_jobs_that_a_promoter_made_ready_after_its_claim() -> None:
+    """A promoter opens the gate between the burst's claim, which found nothing, and its look at the
+    gates, which finds nothing to open. The jobs are ready, so the burst must claim them."""
+    app = App("memory://", poll="30s")
+
+    @app.task(limit=Rate(2, per="300ms"))
+    def limited() -> None: ...
+
+    driver = app.ready()
+    admit = driver.admit
+    opened_before: list[int] = []
+
+    def admit_after_a_promoter(
+        *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
+    ) -> Verb[Promoted]:
+        opened_before.append(driver.run(admit(limit=limit, is_sweep=is_sweep, now=now)).count)
+        return admit(limit=limit, is_sweep=is_sweep, now=now)
+
+    driver.admit = admit_after_a_promoter  # type: ignore[method-assign]
+    driver.bell = lambda queues, *, due=False: SilentBell()  # type: ignore[method-assign]
+    jobs = app.enqueue_many(limited.bind() for _ in range(4))
+    app.run_worker(burst=True)
+    assert any(opened_before)
+    assert [job.refresh().state for job in jobs] == [JobState.COMPLETED] * 4

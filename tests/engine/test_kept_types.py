@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from winch import App, InvalidPayload, JobState
+from winch import App, Context, InvalidPayload, JobState, Retry
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 CHANGING = [
@@ -99,3 +99,62 @@ def test_an_annotated_result_comes_back_as_it_was() -> None:
         return b"raw", {"at": MOMENT}
 
     assert ran(app, give.enqueue()).result() == (b"raw", {"at": MOMENT})
+
+
+@pytest.mark.parametrize("value, name", CHANGING)
+def test_a_signal_with_such_a_value_is_refused(value: Any, name: str) -> None:
+    app = App("memory://")
+    for payload in (value, {"a": [value]}):
+        with pytest.raises(InvalidPayload, match=f"payload of a signal holds {name}.*; pass"):
+            app.signal("approval:7", payload)
+    assert app.signal("approval:7", {"a": [1, "b", None, 2.5]})
+
+
+@pytest.mark.parametrize("value, name", CHANGING)
+def test_a_checkpoint_with_such_a_value_is_refused(value: Any, name: str) -> None:
+    app = App("memory://")
+    refused: list[str] = []
+
+    @app.task
+    def work(ctx: Context) -> None:
+        with pytest.raises(InvalidPayload) as info:
+            ctx.checkpoint({"at": value})
+        refused.append(str(info.value))
+        ctx.checkpoint({"page": 3})
+
+    assert ran(app, work.enqueue()).state is JobState.COMPLETED
+    assert len(refused) == 1
+    assert f"the checkpoint holds {name}" in refused[0]
+
+
+@pytest.mark.parametrize("value, name", CHANGING)
+def test_an_untyped_result_of_a_step_with_such_a_value_fails_the_attempt(value: Any, name: str) -> None:
+    app = App("memory://")
+
+    @app.task(retry=Retry.fixed("1s", attempts=1))
+    async def work(ctx: Context) -> None:
+        await ctx.step(untyped, value)
+
+    job = ran(app, work.enqueue())
+    assert job.state is JobState.DEAD
+    assert f"the result of step 'untyped' holds {name}" in job.record.error.message
+
+
+def test_a_typed_result_of_a_step_comes_back_as_its_type() -> None:
+    app = App("memory://")
+    seen: list[Any] = []
+
+    def moment() -> datetime:
+        return MOMENT
+
+    def raw() -> dict[str, bytes]:
+        return {"a": b"raw"}
+
+    @app.task(retry=Retry.fixed("10ms", attempts=2))
+    async def work(ctx: Context) -> None:
+        seen.append((await ctx.step(moment), await ctx.step(raw)))
+        if ctx.attempt == 1:
+            raise RuntimeError("once more")
+
+    assert ran(app, work.enqueue()).state is JobState.COMPLETED
+    assert seen == [(MOMENT, {"a": b"raw"})] * 2

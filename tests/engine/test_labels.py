@@ -12,7 +12,7 @@ from tests.engine.worker_kit import until, worker_process
 from winch import App, ConfigError, JobState
 from winch.core.policy.labels import absent, check_labels, meets
 from winch.engine.base import operation
-from winch.engine.client.needs import BOOK, publish_needs
+from winch.engine.client.needs import BOOK, Needs, publish_needs
 from winch.storage.kv_records import KvFilter
 
 GPU_TASKS = """
@@ -80,9 +80,9 @@ def test_needs_that_a_task_no_longer_has_are_forgotten() -> None:
     def kept() -> list[tuple[str, str]]:
         return [(one.key, one.body) for one in driver.run(driver.kv_list(KvFilter(book=BOOK)))]
 
-    operation.run(driver, publish_needs(driver, {"t": {"gpu": "h100"}, "other": {}}))
-    assert kept() == [("t", '{"gpu":"h100"}')]
-    operation.run(driver, publish_needs(driver, {"t": {}}))
+    operation.run(driver, publish_needs(driver, {"t": Needs({"gpu": "h100"}), "other": Needs()}))
+    assert kept() == [("t", '{"labels":{"gpu":"h100"}}')]
+    operation.run(driver, publish_needs(driver, {"t": Needs()}))
     assert kept() == []
     app.close()
 
@@ -95,7 +95,7 @@ def test_an_embedded_worker_has_labels() -> None:
         async def render() -> str:
             return "done"
 
-        with pytest.raises(ConfigError, match="every task of the app needs labels"):
+        with pytest.raises(ConfigError, match="every task of the app needs labels or slots"):
             async with app.worker():
                 pass
         async with app.worker(labels={"gpu": "h100"}):

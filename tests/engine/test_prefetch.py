@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from winch import App, JobState, Limit, Middleware
-from winch.engine.worker.slots import MOST, Prefetch
+from winch.engine.worker.room import MOST, Prefetch
 from winch.types import Claim
 
 
@@ -51,7 +51,7 @@ def test_what_waits_in_a_worker_takes_a_bounded_number_of_bytes(
     is_gated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     most, size, slots = 500_000, 20_000, 2
-    monkeypatch.setattr("winch.engine.worker.slots.MOST_BYTES", most)
+    monkeypatch.setattr("winch.engine.worker.room.MOST_BYTES", most)
     app = App(f"sqlite:///{tmp_path}/winch.db")
     held = peak = 0
 

@@ -202,8 +202,8 @@ APP_NAMES = {
 # Parts of the engine that the command line, the dashboard and the tests reach through the app. None may
 # be added.
 APP_PARTS = {
-    "client", "clock", "driver", "import_path", "loaded", "ready", "runtime", "settings", "spool",
-    "standing_in", "tasks",
+    "client", "clock", "connected", "driver", "import_path", "loaded", "ready", "runtime", "settings",
+    "spool", "standing_in", "start_worker", "tasks",
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -216,7 +216,7 @@ class FakeControl:
         self.done.append("stacks")
         return f"stacks of {session}"
 
-    def configure(self, *, concurrency: int | None, queues: str | None) -> str:
+    def configure(self, changed: Sequence[str]) -> str:
         raise ConfigError("not this one")
 
 
@@ -247,7 +247,9 @@ async def _lost_reply(verb: str, way: str) -> None:
         return heart.commands
 
     sent = [
-        await operation.arun(inner, send(inner, SESSION.id, WorkerCommand(do=do, by="ada")))
+        await operation.arun(
+            inner, send(inner, SESSION.id, WorkerCommand(do=do, by="ada", concurrency=2))
+        )
         for do in ("quiet", "stacks", "configure")
     ]
     stale = await beat()

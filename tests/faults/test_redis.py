@@ -27,6 +27,7 @@ from tests.redis_servers import RedisCluster, RedisServer, WatchedRedis
 from tests.servers import Databases, wait_until
 from tests.storage import test_redis_cluster as parts
 from winch.core.gates.places import place_of
+from winch.core.gates.uses import GateSpec
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.cluster.driver import RedisClusterDriver
 from winch.drivers.redis.cluster.shards import HOME, shard_of, slot_of, tags
@@ -64,6 +65,27 @@ def test_a_killed_holder_neither_leaks_nor_doubles_a_permit(postgres_server: Dat
 @pytest.mark.slow
 def test_a_zombie_holds_no_permit(postgres_server: Databases) -> None:
     gates.test_a_zombie_holds_no_permit("redis", postgres_server)
+
+
+def test_ends_that_take_the_next_jobs_of_a_limit_keep_it(postgres_server: Databases) -> None:
+    """Two workers whose ends take the next jobs (`continues_limits`) keep a limit, also a lower one."""
+    with Stage("a hot limit", "redis", postgres_server) as stage:
+        workers = [stage.fleet.worker(concurrency=4) for _ in range(2)]
+        for worker in workers:
+            stage.ready(worker)
+        jobs = stage.enqueue("limited", 0.03, times=60)
+        stage.until(lambda: len(stage.runs()) >= 20, 20, "twenty starts")
+        driver = stage.app.driver
+        driver.run(driver.set_limits({"limit:limited": GateSpec(1)}, by="ada"))
+        later = stage.enqueue("limited", 0.03, times=20)
+        stage.until_final(60)
+        gates.settled(stage, jobs + later)
+        assert _most_at_once(stage, set(jobs)) == 2
+        assert _most_at_once(stage, set(later)) == 1, "a lower number takes the second permit away"
+        # What one script did has one moment: an end, and the claim that continued it.
+        ended = {event.at for event in stage.events("finished")}
+        continued = [event for event in stage.events("claimed") if event.at in ended]
+        assert len(continued) > len(jobs) / 2
 
 
 # -- the server dies (F14) ---------------------------------------------------------------------------

@@ -223,6 +223,7 @@ column winch.session.13 ended_at: timestamp with time zone
 column winch.session.14 end_reason: text
 column winch.session.15 supervisor: text not null default ''::text
 column winch.session.16 labels: text not null default '{}'::text
+column winch.session.17 queue_limits: text not null default '{}'::text
 column winch.signal.01 name: text not null
 column winch.signal.02 id: text not null
 column winch.signal.03 payload: text not null

@@ -10,6 +10,18 @@ LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
 WHERE winch_job.state IN ('ready', 'running')
 GROUP BY winch_job.queue;
 
+CREATE VIEW winch_backlog_by_label AS
+SELECT
+    winch_job.queue AS queue,
+    coalesce(needed.key || '=' || needed.value, '') AS label,
+    sum(winch_job.state = 'running' OR winch_queue.paused_at IS NULL) AS value
+FROM winch_job
+LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
+LEFT JOIN winch_book_line ON winch_book_line.book = 'needs' AND winch_book_line.key = winch_job.task
+LEFT JOIN json_each(winch_book_line.body, '$.labels') AS needed ON true
+WHERE winch_job.state IN ('ready', 'running')
+GROUP BY winch_job.queue, label;
+
 CREATE VIEW winch_declared AS
 SELECT
     winch_declaration.schedule, winch_declaration.definition, winch_declaration.timing,
@@ -354,6 +366,7 @@ CREATE TABLE winch_session (
     -- What acts on commands, the same for all processes of one worker; empty: it takes none.
     supervisor TEXT NOT NULL DEFAULT '',
     labels TEXT NOT NULL DEFAULT '{}',
+    queue_limits TEXT NOT NULL DEFAULT '{}',
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) STRICT;
 

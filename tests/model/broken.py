@@ -24,6 +24,7 @@ from tests.model.gates import (
 )
 from tests.model.handover import MoveDesign, MoveModel, MoveScope
 from tests.model.leases import LeaseDesign, LeaseModel, LeaseScope
+from tests.model.moving import StoreMoveDesign, StoreMoveModel
 from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
 from tests.model.queue_rule import RuleDesign, RuleModel, RuleScope
@@ -63,6 +64,8 @@ from tests.model.scopes import (
     ROWS_GO,
     SCHEDULERS,
     SESSIONS,
+    STORE_MOVE_OF_ONE,
+    STORE_MOVES,
     SWEEPS,
     TOGETHER,
     WAITS,
@@ -131,6 +134,11 @@ def _command_breaks(name: str, rule: Rule, design: CommandDesign) -> Case:
     return Case(name, COMMANDS.name, rule, partial(explore, CommandModel(design, COMMANDS), (rule,)))
 
 
+def _store_move_breaks(name: str, rule: Rule, design: StoreMoveDesign) -> Case:
+    scope = STORE_MOVES if rule is Rule.FIFO else STORE_MOVE_OF_ONE
+    return Case(name, scope.name, rule, partial(explore, StoreMoveModel(design, scope), (rule,)))
+
+
 def _note_breaks(name: str, rule: Rule, design: NoteDesign) -> Case:
     return Case(name, NOTES.name, rule, partial(explore, NoteModel(design, NOTES), (rule,)))
 
@@ -152,6 +160,30 @@ BROKEN: tuple[Case, ...] = (
     ),
     _command_breaks(
         "commands are numbered by clocks", Rule.COMMAND_ORDER, CommandDesign(numbers="clocks")
+    ),
+    # A move between stores.
+    _store_move_breaks(
+        "jobs leave with the mover alone", Rule.MOVE_LOST, StoreMoveDesign(leaves="with the mover")
+    ),
+    _store_move_breaks(
+        "jobs are copied before they leave", Rule.MOVE_TWICE, StoreMoveDesign(leaves="after its copy")
+    ),
+    _store_move_breaks(
+        "imports are recognised by id", Rule.MOVE_TWICE, StoreMoveDesign(recognises="id")
+    ),
+    _store_move_breaks(
+        "a producer has not heard of the route",
+        Rule.FIFO,
+        StoreMoveDesign(waits_for_producers=False, pauses_source=False),
+    ),
+    _store_move_breaks(
+        "no key is held for a running member", Rule.FIFO, StoreMoveDesign(holds_keys=False)
+    ),
+    _store_move_breaks(
+        "the target runs while members are on their way", Rule.FIFO, StoreMoveDesign(target_waits=False)
+    ),
+    _store_move_breaks(
+        "a worker of the source goes on", Rule.FIFO, StoreMoveDesign(pauses_source=False)
     ),
     # The history of a workflow.
     _note_breaks("notes without a fence", Rule.STEP_AGAIN, NoteDesign(is_fenced=False)),

@@ -19,9 +19,11 @@ from tests.model.gates import (
 )
 from tests.model.handover import MoveDesign, MoveModel
 from tests.model.leases import LeaseDesign, LeaseModel
+from tests.model.moving import StoreMoveDesign, StoreMoveModel
 from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
 from tests.model.queue_rule import RuleDesign, RuleModel
+from tests.model.rule_parts import PartsDesign, PartsModel
 from tests.model.schedules import ScheduleDesign, ScheduleModel
 from tests.model.scopes import (
     AT_ONCE,
@@ -49,7 +51,10 @@ from tests.model.scopes import (
     QUEUE_RULE,
     QUEUE_RULE_DYING,
     REWIND_BEATS,
+    RULE_PARTS,
     SCHEDULERS,
+    STORE_MOVE_OF_ONE,
+    STORE_MOVES,
     TOGETHER,
     WAITS,
     events_of,
@@ -103,6 +108,13 @@ HOLDS: tuple[Case, ...] = (
         None,
         partial(explore, AtOnceModel(AtOnceDesign(), AT_ONCE)),
         events=("holds a job", "gives back", "is rescued"),
+    ),
+    Case(
+        "the protocol",
+        RULE_PARTS.name,
+        None,
+        partial(explore, PartsModel(PartsDesign(), RULE_PARTS)),
+        events=("dies", "takes up"),
     ),
     *(
         Case("the protocol", s.name, None, partial(explore, FifoModel(FifoDesign(), s)))
@@ -198,6 +210,19 @@ HOLDS: tuple[Case, ...] = (
         None,
         partial(explore, CommandModel(CommandDesign(), COMMANDS)),
         ("dies", "reply is lost", "fails", "read after a delete", "is carried out"),
+    ),
+    *(
+        Case(
+            "the protocol",
+            scope.name,
+            None,
+            partial(explore, StoreMoveModel(StoreMoveDesign(), scope)),
+            (
+                *("mover dies", "answer is lost", "late import", "takes the hold back", "fails"),
+                *("ends in the source", "ends in the target", "forgets", "the key is free"),
+            ),
+        )
+        for scope in (STORE_MOVES, STORE_MOVE_OF_ONE)
     ),
     *(
         Case(

@@ -56,6 +56,8 @@ class Rule(enum.Enum):
     LIFE = "13: a life that had ended by a restart began again"
     COMMAND_TWICE = "22: a command to a worker was carried out twice"
     COMMAND_ORDER = "22: a command was carried out after one that was sent later"
+    MOVE_LOST = "22: a job that moves is in neither store and in no parcel"
+    MOVE_TWICE = "22: a job that moved ran in both stores, or again after its end"
     STALE_CANCEL = "I18: a job waits to run with a request to cancel on it"
 
     @property

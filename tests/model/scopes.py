@@ -21,8 +21,10 @@ from tests.model.gate_homes import HomeScope
 from tests.model.gates import BatchScope, LimitScope
 from tests.model.handover import MoveScope
 from tests.model.leases import LeaseScope
+from tests.model.moving import StoreMoveScope
 from tests.model.notes import NoteScope
 from tests.model.queue_rule import RuleScope
+from tests.model.rule_parts import PartsScope
 from tests.model.schedules import ScheduleScope
 from tests.model.waits import WaitScope
 from tests.model.world import Scope
@@ -88,6 +90,7 @@ FIFO_CHAIN = FifoScope("a chain in a FIFO key", failures=0, stored="as a chain")
 FIFO_HANDED = FifoScope("a FIFO key, finishes that claim", members=3, hands_on=True, lost_replies=1)
 FIFO_CALLBACK = FifoScope("a callback in a FIFO key", members=3, failures=0, stored="with a callback")
 AT_ONCE = AtOnceScope("sessions that claim more than they run at once")
+RULE_PARTS = PartsScope("a rule of a queue in every part")
 LIMIT_OF_ONE = LimitScope("limit of one", restarts=1)
 LIMIT_OF_TWO = LimitScope("limit of two", limit=2, jobs=3)
 ROWS_GO = LimitScope("gates whose rows are removed", jobs=3, rescues=0, resends=0, removes=True)
@@ -109,6 +112,8 @@ MOVES_WAITING = MoveScope(
 # A queue gets a concurrency while its jobs run and are claimed; the caller may die half way.
 QUEUE_RULE = RuleScope("queue rule")
 QUEUE_RULE_DYING = RuleScope("queue rule, half set", setter_dies=True)
+STORE_MOVES = StoreMoveScope("moves between stores", deaths=2 if IS_ALL else 1)
+STORE_MOVE_OF_ONE = StoreMoveScope("move of one job", members=1)
 COMMANDS = CommandScope("commands", commands=3 if IS_ALL else 2)
 # With three steps and three faults it would be over a million states.
 NOTES = NoteScope("steps", steps=3 if IS_ALL else 2)

@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
-from tests.model.broken import BROKEN
+from tests.model import broken
+from tests.model.broken_rules import BROKEN_RULES
 from tests.model.designs import HOLDS, Case
 from tests.model.explore import render
 
 # A longer trace is not read by anybody; look for a smaller scope.
 LONGEST_TRACE = 15
+BROKEN = (*broken.BROKEN, *BROKEN_RULES)
 
 
 def titles(case: Case) -> str:

@@ -232,7 +232,16 @@ class StoreMachine(RuleBasedStateMachine):
         """Open the gates whose moment has come, or look at all of them."""
         self.now += timedelta(seconds=leap)
         now = self.step()
-        self.ask(lambda driver: driver.admit(is_sweep=is_sweep, now=now))
+        # A gate at which no job waits any more may still have a moment, until admit has looked at it.
+        self.ask(
+            lambda driver: driver.admit(is_sweep=is_sweep, now=now),
+            promised=lambda answer: (answer.count, answer.next_at if self.has_waiting() else None),
+        )
+
+    def has_waiting(self) -> bool:
+        """Whether jobs wait at gates."""
+        found = self.driver.run(self.driver.get(list({job.id for job in self.known})))
+        return any(job is not None and job.gate is not None for job in found)
 
     @rule(
         queue=st.sampled_from(QUEUES),

@@ -24,6 +24,7 @@ FAMILIES = {
     "finish": "FinishVerbs",
     "gates": "GateVerbs",
     "kv": "KvVerbs",
+    "moves": "MoveVerbs",
     "operators": "OperatorVerbs",
     "reads": "ReadVerbs",
     "schedules": "ScheduleVerbs",
@@ -38,7 +39,7 @@ HELPERS = {
     "postgres": {"crashes", "gated_claims", "gated_finish", "permits", "unique_keys"},
     "redis": set[str](),
 }
-MOST_INSERTS = 4
+MOST_INSERTS = 5
 # The functions of a schema may insert jobs, too; SQLite has none.
 STATEMENTS = {"sqlite": ("sql",), "postgres": ("sql", "migrations")}
 INSERT = re.compile(r"\bINSERT\s+(?:OR\s+\w+\s+)?INTO\s+(?:\{schema\}\.|winch_)job\b", re.IGNORECASE)

@@ -22,7 +22,8 @@ from winch.core.gates.uses import LIMIT, GateUse, with_gates
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.fast.low_water import LOOK_AGAIN, SHARE, LowWater
-from winch.drivers.postgres.verbs.base import BEGINNING, MANY
+from winch.drivers.postgres.statements import Statement
+from winch.drivers.postgres.verbs.base import BEGINNING, MANY, Place
 from winch.storage.params import Answer, ClaimParams, Finish
 from winch.storage.verbs import Verb
 
@@ -221,18 +222,41 @@ def test_results_that_differ_are_each_their_jobs_own(store: Store) -> None:
 # -- where claims begin --------------------------------------------------------------------------------
 
 
+def starts_of(step: Statement) -> list[Place]:
+    """The places at which a claim begins."""
+    return [*zip(step.values["starts"], step.values["start_ids"], strict=True)]
+
+
+def test_a_busy_worker_begins_at_its_last_job_where_all_share_a_sort_key(store: Store) -> None:
+    """The jobs of one call share a sort key: a claim that began at it would walk over all that were
+    taken before."""
+    store.driver._base.claim_starts = LowWater(lambda: 100.0)
+    session = store.session()
+    ids = sorted(store.add(3 * MANY, queue="one call"))
+    params: dict[str, Any] = {"session": session, "queues": ("one call",), "limit": MANY, "gated": 0}
+    begins = []
+    for number in range(3):
+        verb, steps = recorded(store.driver.claim(ClaimParams(token=new_token(), **params)))
+        claims = store.driver.run(verb)
+        assert [claim.id for claim in claims] == ids[number * MANY : (number + 1) * MANY]
+        begins += [place for step in steps for place in starts_of(step)]
+    keys, begin_ids = zip(*begins, strict=True)
+    assert begin_ids == (BEGINNING[1], ids[MANY - 1], ids[2 * MANY - 1])
+    assert keys[0] < keys[1] == keys[2]
+
+
 def test_a_busy_worker_begins_where_it_ended_and_looks_back(store: Store) -> None:
     clock = [100.0]
     store.driver._base.claim_starts = LowWater(lambda: clock[0])
     session = store.session()
     store.add(3 * MANY, queue="busy")
-    seen: list[list[int]] = []
+    seen: list[list[Place]] = []
 
     def claim(limit: int = MANY) -> list[str]:
         params = ClaimParams(session=session, token=new_token(), queues=("busy",), limit=limit, gated=0)
         verb, steps = recorded(store.driver.claim(params))
         claims = store.driver.run(verb)
-        seen[:] = [step.values["starts"] for step in steps]
+        seen[:] = [starts_of(step) for step in steps]
         return [claim.id for claim in claims]
 
     claim()
@@ -248,6 +272,22 @@ def test_a_busy_worker_begins_where_it_ended_and_looks_back(store: Store) -> Non
     assert len(claim()) == 1
     assert claim() == [late]
     assert seen == [[BEGINNING]]
+
+
+def test_a_session_begins_at_the_beginning_whatever_others_have_taken(store: Store) -> None:
+    clock = [100.0]
+    marks = store.driver._base.claim_starts = LowWater(lambda: clock[0])
+    store.add(3 * MANY, queue="sessions")
+    params: dict[str, Any] = {"queues": ("sessions",), "limit": MANY, "gated": 0}
+    for _ in range(2):
+        session = store.session()
+        verb, steps = recorded(
+            store.driver.claim(ClaimParams(session=session, token=new_token(), **params))
+        )
+        assert len(store.driver.run(verb)) == MANY
+        assert [starts_of(step) for step in steps] == [[BEGINNING]]
+        assert len(marks._marks) == 1
+        clock[0] += SHARE * LOOK_AGAIN
 
 
 def test_nothing_above_the_mark_is_no_reason_to_wait(store: Store) -> None:

@@ -141,13 +141,15 @@ def test_every_verb_has_a_file_as_in_postgres() -> None:
     # plain, `explain_gate` and `explain_queue` tell of the gate a job waits at, `rescore` follows
     # `set_queue`, `migrate` writes the layout's version. The
     # others are for a cluster: what is looked at before a claim, a promote and an explain, and the way
-    # of a job or of a family of gates home.
+    # of a job or of a family of gates home, or of a queue's rule into every part.
     assert set(names()) - {file.stem for file in SQL.glob("*.sql")} == {
         "arrive",
         "before",
+        "begin_rule",
         "deaths",
         "depart",
         "due",
+        "end_rule",
         "enqueue_one",
         "enqueue_special",
         "explain_gate",
@@ -158,6 +160,7 @@ def test_every_verb_has_a_file_as_in_postgres() -> None:
         "migrate",
         "open_home",
         "rescore",
+        "rules_begun",
         "settle",
         "shut",
         "strays",

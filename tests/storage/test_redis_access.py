@@ -17,6 +17,7 @@ from tests.servers import free_port
 from winch.core.errors import ConfigError, StorageError, StorageUnavailable
 from winch.core.lifecycle import JobState
 from winch.core.values.ids import job_id, random_id
+from winch.drivers.connect import redis_class
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.scripts import command
 from winch.storage.params import Answer, ClaimParams, Finish, NewJob, NewSession
@@ -80,7 +81,7 @@ def rediss(server: RedisServer, login: str = "", **options: str) -> str:
 
 def use(url: str) -> None:
     """A job's whole life, by a synchronous producer and an asynchronous worker who is woken for it."""
-    driver = RedisDriver.from_url(url)
+    driver = redis_class(url).from_url(url)
     moment = iter(range(1, 100))
 
     def new() -> NewJob:
@@ -124,7 +125,7 @@ def use(url: str) -> None:
 def refused(url: str, error: type[Exception], words: str) -> None:
     """Both sides say so, and neither tells the password."""
     for ask in (lambda driver: driver.run(driver.counts()), arun):
-        driver = RedisDriver.from_url(url)
+        driver = redis_class(url).from_url(url)
         with pytest.raises(error, match=words) as raised:
             ask(driver)
         driver.close()

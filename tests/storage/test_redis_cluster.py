@@ -514,3 +514,63 @@ def test_a_slot_on_the_move_keeps_nobody_from_the_others(driver: RedisClusterDri
         ask(target[1], "CLUSTER", "SETSLOT", slot, "STABLE")
         ask(source[1], "CLUSTER", "SETSLOT", slot, "STABLE")
     assert {ref.id for ref in claim_all(driver, session, 300)} == there
+
+
+class SetQueue:
+    """A rule of the queue that is set call by call."""
+
+    def __init__(self, driver: RedisClusterDriver, rule: QueueRule) -> None:
+        self._driver = driver
+        self._body = driver.set_queue("default", rule).steps()
+        self._next = next(self._body)
+        self.is_done = False
+
+    def go_on(self, steps: int) -> bool:
+        """Make so many calls; whether that was all of them."""
+        try:
+            for _ in range(steps):
+                reply = self._driver._pool.run(self._driver._base.sendable(self._next))
+                self._next = self._body.send(reply)
+        except StopIteration:
+            self.is_done = True
+        return self.is_done
+
+
+@pytest.mark.servers
+def test_a_rule_that_was_set_half_way_is_set_by_the_next_rescue(driver: RedisClusterDriver) -> None:
+    for steps in range(1, 100):
+        driver.erase()
+        driver.migrate()
+        session = start(driver)
+        driver.run(driver.enqueue([new_job() for _ in range(12)]))
+        running = claim_all(driver, session, limit=5)
+        is_over = SetQueue(driver, QueueRule(concurrency=4)).go_on(steps)
+        other = RedisClusterDriver.from_url(driver.describe())
+        other.run(other.rescue())
+        assert claim_all(other, session) == [], f"5 of 4 run, after {steps} calls"
+        assert other.run(other.finish([completed(ref) for ref in running[:2]])) == [Answer.TOOK] * 2
+        assert len(claim_all(other, session)) == 1
+        is_over = SetQueue(driver, QueueRule()).go_on(steps) and is_over
+        other.run(other.rescue())
+        assert len(claim_all(other, session)) == 6, f"nothing counts any more, after {steps} calls"
+        other.close()
+        if is_over:
+            break
+    assert 3 < steps < 99
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_rule_that_is_set_late_does_not_replace_a_later_one(
+    driver: RedisClusterDriver, steps: int
+) -> None:
+    session = start(driver)
+    driver.run(driver.enqueue([new_job() for _ in range(9)]))
+    late = SetQueue(driver, QueueRule())
+    assert not late.go_on(steps)
+    other = RedisClusterDriver.from_url(driver.describe())
+    other.run(other.set_queue("default", QueueRule(concurrency=3)))
+    assert late.go_on(100)
+    other.run(other.rescue())
+    assert len(claim_all(other, session)) == 3
+    other.close()

@@ -224,6 +224,28 @@ def test_the_job_of_a_crashed_worker_is_rescued_when_its_lease_is_over(app: App,
         assert job.result() == 1  # a rescue costs no attempt
 
 
+@pytest.mark.parametrize("hours", [-10, 10])
+def test_a_clock_that_is_set_just_after_a_worker_died_delays_the_rescue_by_a_lease(
+    app: App, hours: int
+) -> None:
+    """Set back, the lease of the dead worker would lie hours in the future."""
+    ran: list[int] = []
+
+    @app.task
+    async def work() -> None:
+        ran.append(1)
+        await asyncio.sleep(0)
+
+    with virtual(app) as world:
+        world.crash(at="handler")
+        job = work.enqueue()
+        world.advance("1s")
+        world.jump_clock(timedelta(hours=hours))
+        world.advance("80s")  # two leases and a few sweeps
+        assert job.refresh().state is JobState.COMPLETED
+        assert len(ran) == 2
+
+
 def test_a_worker_may_die_as_soon_as_it_has_started(app: App) -> None:
     @app.task
     def work(n: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from tests.web.kit import OWN, Web
 from winch.core.lifecycle import JobState
 from winch.core.values.ip_address import is_loopback
+from winch.storage.verbs import Verb
 from winch.web.access import ROLES, Access
 from winch.web.mount import ROUTES, asgi
 from winch.web.security_headers import CSP
@@ -128,6 +130,31 @@ def test_a_revoked_token_is_refused_within_a_second(make_web: Callable[..., Web]
     deadline = time.monotonic() + 1.0
     while web.api("GET", "/jobs", token=token).status_code != 401:
         assert time.monotonic() < deadline + 5  # the machine may be slow; the cache is half a second
+
+
+@pytest.mark.parametrize("answers", range(1, 3))
+def test_a_token_that_is_revoked_while_it_is_recognised_stays_revoked(
+    make_web: Callable[..., Web], answers: int
+) -> None:
+    """The revocation comes after so many answers of the store to the request that uses the token."""
+    web = make_web("memory", auth="tokens")
+    driver = web.app.ready()
+    tokens = Tokens(driver)
+    text, kept = web.app.client.run(tokens.create("t", ("read",)))
+    asking = tokens.recognise(text)
+    verb, found = next(asking), None
+    try:
+        for number in itertools.count(1):
+            assert isinstance(verb, Verb)
+            answer = driver.run(verb)
+            if number == answers:
+                assert web.app.client.run(tokens.revoke(kept.id))
+            verb = asking.send(answer)
+    except StopIteration as end:
+        found = end.value
+    assert found is None
+    assert web.app.client.run(tokens.recognise(text)) is None
+    assert web.app.client.run(tokens.list()) == []
 
 
 def test_an_expired_token_is_refused(make_web: Callable[..., Web]) -> None:

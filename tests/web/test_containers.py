@@ -31,6 +31,7 @@ from tests.servers import free_port
 from tests.web.helm import Chart, TemplateError
 from winch import App
 from winch.web.mount import ROUTES
+from winch.web.schemas import ScaleOut, ScaleQuery
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -480,11 +481,15 @@ def test_helm_renders_the_same(values: str, tmp_path: Path) -> None:
 def test_the_scaler_names_what_its_file_holds() -> None:
     made = list(yaml.safe_load_all((DEPLOY / "keda/scaledobject.yaml").read_text()))
     there = {(one["kind"], one["metadata"]["name"]) for one in made}
-    [scaled] = [one for one in made if one["kind"] == "ScaledObject"]
-    for trigger in scaled["spec"]["triggers"]:
+    scaled = [one for one in made if one["kind"] == "ScaledObject"]
+    triggers = [trigger for one in scaled for trigger in one["spec"]["triggers"]]
+    assert len(triggers) == 2
+    for trigger in triggers:
         assert ("TriggerAuthentication", trigger["authenticationRef"]["name"]) in there
-        assert httpx.URL(trigger["metadata"]["url"]).path in {route.path for route in ROUTES}
-        assert trigger["metadata"]["valueLocation"] == "value"
+        url = httpx.URL(trigger["metadata"]["url"])
+        assert url.path in {route.path for route in ROUTES}
+        assert set(url.params) <= set(ScaleQuery.__struct_fields__)
+        assert trigger["metadata"]["valueLocation"] in ScaleOut.__struct_fields__
 
 
 UNITS = ["winch-worker@.service", "winch-serve.service"]

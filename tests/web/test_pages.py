@@ -384,3 +384,15 @@ def test_the_timeline_of_a_job_that_failed_and_then_worked() -> None:
     assert draw(found, at(100)).count("<rect") == 4
     skewed = record(state=JobState.RUNNING, attempt=1, claimed_at=at(-5))
     assert all(p.end >= p.start for p in phases(skewed, at(1), ""))
+
+
+def test_the_pages_name_the_command_of_the_framework(make_web: Callable[..., Web]) -> None:
+    web = make_web()
+    web.app.command = "manage.py winch"
+    job = web.add.enqueue(1)
+    for path in ("/workers", "/queues/default", f"/jobs/{job.id}"):
+        text = web.ask("GET", path).text
+        assert "manage.py winch worker" in text, path
+        assert "-A module:app" not in text, path
+    why = web.api("GET", f"/jobs/{job.id}/why").json()["why"]
+    assert why == "No worker serves its queue 'default'. Start one: manage.py winch worker -Q default"

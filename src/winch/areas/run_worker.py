@@ -41,6 +41,8 @@ def run_worker(
         concurrency=given.get("concurrency"),
         burst=bool(given.get("burst")),
         labels=given.get("labels"),
+        queue_limits=given.get("queue_limits"),
+        queue_rates=given.get("queue_rates"),
         process_command=process_command(spec),
         grace=None if grace is None else parse_duration(grace, "grace").total_seconds(),
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 from winch.core.errors import ConfigError
 from winch.core.policy.labels import check_labels
+from winch.core.policy.queue_limits import pairs_text
 from winch.core.values.ip_address import is_loopback
 from winch.drivers.connect import connect
 from winch.engine.base.settings import Loaded
@@ -116,6 +117,8 @@ def child_command(
 
 def _text(value: object) -> str:
     """A value of an option as the command line has it."""
+    if isinstance(value, Mapping):
+        return pairs_text(value)
     seconds = getattr(value, "total_seconds", None)
     return str(value) if seconds is None else f"{seconds():f}s"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from winch.core.errors import ConfigError
+from winch.core.policy.queue_limits import pairs_text
 from winch.core.values.duration import Duration, parse_duration
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import actor, noted
@@ -130,17 +132,28 @@ class Workers:
         *names: str,
         concurrency: int | None = None,
         queues: str | Sequence[str] | Mapping[str, int] | None = None,
+        queue_limits: str | Mapping[str, int] | None = None,
+        queue_rates: str | Mapping[str, str] | None = None,
         wait: Duration = "15s",
     ) -> Operation[builtins.list[WorkerAnswer]]:
-        """Change the concurrency of each process, or the queues, while the workers run.
+        """Change the concurrency of each process, the queues, or their bounds, while the workers run.
 
         New processes with these settings start, and running jobs end in the old ones. `queues` is a
-        list, a mapping of weights, or the text of `-Q`. A worker that is started anew has the settings
-        of its command line again.
+        list, a mapping of weights, or the text of `-Q`. `queue_limits` and `queue_rates` replace those
+        of all queues; an empty mapping removes them. A worker that is started anew has the settings of
+        its command line again.
         """
         text = None if queues is None else queues_text(queues)
-        changed_options(concurrency=concurrency, queues=text)  # refused here, not only by the worker
-        return (yield from self._command(names, "configure", wait, concurrency=concurrency, queues=text))
+        changed_options(  # refused here, not only by the worker
+            concurrency=concurrency, queues=text, queue_limits=queue_limits, queue_rates=queue_rates
+        )
+        settings = {
+            "concurrency": concurrency,
+            "queues": text,
+            "queue_limits": queue_limits if queue_limits is None else _text(queue_limits),
+            "queue_rates": queue_rates if queue_rates is None else _text(queue_rates),
+        }
+        return (yield from self._command(names, "configure", wait, **settings))
 
     @twin(configure)
     def aconfigure(self) -> None:
@@ -151,26 +164,23 @@ class Workers:
         names: Sequence[str],
         action: Action,
         wait: Duration,
-        *,
-        grace: float | None = None,
-        concurrency: int | None = None,
-        queues: str | None = None,
+        **settings: Any,
     ) -> Operation[builtins.list[WorkerAnswer]]:
         if not names:
             raise ConfigError(f"name the workers to {action}: app.workers.list() has their names")
         seconds = parse_duration(wait, "wait").total_seconds()
         driver = self._client.driver()
         sessions = named((yield from live_sessions(driver)), names)
-        command = WorkerCommand(
-            do=action, by=actor(), grace=grace, concurrency=concurrency, queues=queues
-        )
+        command = WorkerCommand(do=action, by=actor(), **settings)
         # All but `stacks` act on a whole worker: one of its processes gets the command.
         workers = [[one] for one in sessions] if action == "stacks" else by_worker(sessions)
         sent = {}
         for worker in workers:
             sent[(yield from send(driver, worker[0].id, command))] = worker
         target = ", ".join(session.worker for session in sessions)
-        yield from noted(
-            driver, _AUDIT[action], target, grace=grace, concurrency=concurrency, queues=queues
-        )
+        yield from noted(driver, _AUDIT[action], target, **settings)
         return (yield from await_answers(driver, sent, seconds))
+
+
+def _text(pairs: str | Mapping[str, object]) -> str:
+    return pairs if isinstance(pairs, str) else pairs_text(pairs)

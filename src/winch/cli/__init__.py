@@ -57,6 +57,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "health": ("admin.health", "health", "Check whether the store can be used; for probes."),
     "doctor": ("admin.doctor", "doctor", "Find problems and print what to do about them."),
     "migrate": ("admin.migrate", "migrate", "Bring the store's schema up to date."),
+    "move": ("operate.move", "move", "Move jobs to another store while producers and workers run."),
     "config": ("admin.config", "config", "Show the settings in force."),
     "serve": ("run.serve", "serve", "Serve the HTTP API and the dashboard."),
     "token": ("admin.token", "token", "Create, list and revoke access tokens."),

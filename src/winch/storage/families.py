@@ -21,6 +21,7 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
 from winch.storage.crash_report import CrashReport
 from winch.storage.decide.schedules import Change, Changed, ScheduleRows, ScheduleRun
+from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import Sent, Taken
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import (
@@ -50,6 +51,7 @@ from winch.storage.params import (
     Trim,
     Wait,
 )
+from winch.storage.parcels import Parcel
 from winch.storage.verbs import Verb
 
 
@@ -463,4 +465,35 @@ class KvVerbs(Protocol):
 
     def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
         """Remove these records; returns how many there were."""
+        ...
+
+
+class MoveVerbs(Protocol):
+    """Jobs leave a store for another one, or come from one. docs/protocol/move.md has the rules."""
+
+    def move_out(
+        self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
+    ) -> Verb[Parcel]:
+        """The parcel of this move that is open. Where none is and `number` is higher than that of every
+        parcel before: take those of the jobs that `is_movable` allows out of the store and keep them in
+        a new parcel with this number, in one transaction. What a job had of its gates is free, as after
+        `delete`; no job that waits for it is woken wrongly, because none may be waited for."""
+        ...
+
+    def move_in(
+        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None
+    ) -> Verb[bool]:
+        """Store the jobs of a parcel as they are, each as `arriving` has it, and wake their workers.
+        False where a parcel with this number or a higher one has come before: nothing is changed. A job
+        whose id is there stays as it is there. One whose unique key another job holds comes without
+        the key. Numbers of FIFO members that this store draws from now on are not less than its
+        clock."""
+        ...
+
+    def move_done(self, move: str, number: int) -> Verb[None]:
+        """Forget the open parcel with this number; another number changes nothing."""
+        ...
+
+    def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
+        """The live jobs that hold these unique keys."""
         ...

@@ -11,6 +11,7 @@ import msgspec
 from winch.core.gates.uses import GateSpec
 from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_limits import QueueLimit
 from winch.core.policy.unique import Duplicate, Until
 
 
@@ -219,7 +220,7 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     those that its code defines, active while the session lives. A server that declares schedules has a
     session without queues. `supervisor` is the id of what acts on commands to it, the same for all
     processes of one worker; empty: it takes none. `labels` are what the worker offers to tasks that need
-    something."""
+    something, and `queue_limits` what it bounds for single queues."""
 
     id: str
     worker: str
@@ -233,6 +234,7 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     schedules: tuple[Declared, ...] = ()
     supervisor: str = ""
     labels: dict[str, str] = {}
+    queue_limits: dict[str, QueueLimit] = {}
 
 
 # The book of commands to workers, and how many of them one beat brings to a session.
@@ -415,6 +417,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The same for all processes of one `winch worker`. Empty for a worker over HTTP, which takes no
     commands."""
     labels: dict[str, str] = {}
+    queue_limits: dict[str, QueueLimit] = {}
 
     @property
     def is_worker(self) -> bool:

@@ -14,6 +14,7 @@ from winch.storage.families import (
     FinishVerbs,
     GateVerbs,
     KvVerbs,
+    MoveVerbs,
     OperatorVerbs,
     ReadVerbs,
     ScheduleVerbs,
@@ -38,6 +39,7 @@ class Storage(
     OperatorVerbs,
     ReadVerbs,
     KvVerbs,
+    MoveVerbs,
     Protocol,
 ):
     """The queue verbs; the families have the contracts."""

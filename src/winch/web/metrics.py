@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from winch.core.lifecycle import JobState
+from winch.engine.client.backlog import by_label
 from winch.engine.observe.prometheus import MOST_LABELS, build_info, family, missed_windows
 from winch.engine.observe.store_numbers import oldest_snapshot
 from winch.engine.tasks.schedules import Schedule
@@ -22,6 +23,16 @@ async def render(site: Site, now: datetime) -> str:
     busy = sum(session.running for session in sessions)
     slots = sum(session.slots for session in sessions)
     lines = _of_queues(queues, now)
+    needed = await site.client.arun(by_label(driver, queues))
+    lines += family(
+        "winch_queue_backlog",
+        "gauge",
+        "Jobs that run or could run now, by queue and the label that they need.",
+        (
+            ({"queue": queue, "label": label}, number)
+            for (queue, label), number in sorted(needed.items())[:MOST_LABELS]
+        ),
+    )
     lines += family("winch_workers", "gauge", "Worker sessions.", [({"state": "live"}, len(sessions))])
     lines += family(
         "winch_worker_slots",

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from winch.storage.protocol import Driver
 
 BOOK = "token"
+# When tokens were used last. Records of their own: a note of a use that comes late must neither bring
+# back a token that was revoked meanwhile nor widen one that was narrowed.
+USES = "token_use"
+USES_KEPT = timedelta(days=400)
 PREFIX = "winch_"
 # A revoked token is refused within this time by every server.
 CACHE_SECONDS = 0.5
@@ -45,6 +49,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] | None = None
     expires_at: datetime | None = None
     used_at: datetime | None = None
+    """Filled in by `Tokens.list`."""
 
     @property
     def access(self) -> Access:
@@ -76,6 +81,8 @@ class Tokens:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._seen: dict[str, tuple[float, Token | None]] = {}
+        self._revoked: set[str] = set()  # here: an answer that was read before brings none back
+        self._noted: dict[str, datetime] = {}
 
     def create(
         self,
@@ -117,12 +124,17 @@ class Tokens:
 
     def list(self) -> Operation[list[Token]]:
         lines = yield self._driver.kv_list(KvFilter(book=BOOK, limit=MOST_TOKENS))
-        found = [msgspec.json.decode(line.body, type=Token) for line in lines]
+        uses = yield self._driver.kv_list(KvFilter(book=USES, limit=MOST_TOKENS))
+        used = {line.key: datetime.fromisoformat(line.body) for line in uses}
+        tokens = [msgspec.json.decode(line.body, type=Token) for line in lines]
+        found = [msgspec.structs.replace(one, used_at=used.get(one.id)) for one in tokens]
         return sorted(found, key=lambda token: token.created_at)
 
     def revoke(self, identity: str) -> Operation[bool]:
+        self._revoked.add(identity)
         gone: int = yield self._driver.kv_delete(BOOK, [identity])
         self._seen.pop(identity, None)
+        yield self._driver.kv_delete(USES, [identity])
         return gone > 0
 
     def recognise(self, text: str) -> Operation[Token | None]:
@@ -133,8 +145,8 @@ class Tokens:
         is_same = hmac.compare_digest(digest, digest_of(text))
         if token is None or not is_same or not token.is_live(datetime.now(UTC)):
             return None
-        yield from self._note_use(token)
-        return token
+        yield from self._note_use(token.id)
+        return None if token.id in self._revoked else token
 
     def get(self, identity: str) -> Operation[Token | None]:
         """The token of this id, live or expired."""
@@ -146,6 +158,8 @@ class Tokens:
         return token if token is not None and token.is_live(datetime.now(UTC)) else None
 
     def _find(self, identity: str) -> Operation[Token | None]:
+        if identity in self._revoked:
+            return None
         at, token = self._seen.get(identity, (0.0, None))
         if time.monotonic() - at < CACHE_SECONDS:
             return token
@@ -154,24 +168,21 @@ class Tokens:
         token = next((msgspec.json.decode(x.body, type=Token) for x in lines if x.key == identity), None)
         if len(self._seen) > MOST_TOKENS:
             self._seen.clear()
+        if identity in self._revoked:  # while it was read
+            return None
         self._seen[identity] = (time.monotonic(), token)
         return token
 
-    def _note_use(self, token: Token) -> Operation[None]:
+    def _note_use(self, identity: str) -> Operation[None]:
         now = datetime.now(UTC)
-        if token.used_at is not None and now - token.used_at < USED_EVERY:
+        last = self._noted.get(identity)
+        if last is not None and now - last < USED_EVERY:
             return
-        # Read again: the note of a use must neither bring back a token that was revoked meanwhile nor
-        # widen one that was narrowed.
-        lines = yield self._driver.kv_list(
-            KvFilter(book=BOOK, after=token.id[:-1], before=token.id + "\x01", limit=50)
-        )
-        body = next((line.body for line in lines if line.key == token.id), None)
-        if body is None:
-            return
-        used = msgspec.structs.replace(msgspec.json.decode(body, type=Token), used_at=now)
-        if (yield self._driver.kv_swap(_line(used), instead_of=body)) is None:
-            self._seen[token.id] = (time.monotonic(), used)
+        if len(self._noted) > MOST_TOKENS:
+            self._noted.clear()
+        use = KvRecord(book=USES, key=identity, body=now.isoformat(), keep=USES_KEPT)
+        yield self._driver.kv_put([use])
+        self._noted[identity] = now
 
 
 def _line(token: Token) -> KvRecord:

@@ -38,6 +38,7 @@ def list_(options: StoreOptions, is_all: bool) -> None:
     """List the live worker processes; exit 69 when there is none."""
     with opened(options) as app:
         found = app.workers.list(is_ended_too=is_all)
+        start = app.start_worker
     at = text.now()
     live = [session for session in found if is_live(session)]
     if options.as_json:
@@ -70,7 +71,7 @@ def list_(options: StoreOptions, is_all: bool) -> None:
             )
         table.show()
     if not live:
-        remark("winch: no live worker; start one: winch worker -A module:app")
+        remark(f"winch: no live worker; start one: {start}")
         click.get_current_context().exit(NO_WORKER)
 
 
@@ -160,9 +161,18 @@ def stacks(options: StoreOptions, **which: Any) -> None:
 @workers.command()
 @click.option("-c", "--concurrency", type=int, help="Jobs that each process runs at the same time.")
 @click.option("-Q", "--queues", help="Queues in strict order, by weight, or all, as of `winch worker`.")
+@click.option("--queue-limits", help="As of `winch worker`; replaces those of all queues, '' removes.")
+@click.option("--queue-rates", help="As of `winch worker`; replaces those of all queues, '' removes.")
 @chosen
-def configure(options: StoreOptions, concurrency: int | None, queues: str | None, **which: Any) -> None:
-    """Change the concurrency or the queues of workers while they run.
+def configure(
+    options: StoreOptions,
+    concurrency: int | None,
+    queues: str | None,
+    queue_limits: str | None,
+    queue_rates: str | None,
+    **which: Any,
+) -> None:
+    """Change the concurrency, the queues or their bounds of workers while they run.
 
     New processes with these settings replace the old ones, where running jobs end. The settings last
     until the `winch worker` ends.
@@ -170,7 +180,14 @@ def configure(options: StoreOptions, concurrency: int | None, queues: str | None
     _send(
         options,
         which,
-        lambda area, names, **to: area.configure(*names, concurrency=concurrency, queues=queues, **to),
+        lambda area, names, **to: area.configure(
+            *names,
+            concurrency=concurrency,
+            queues=queues,
+            queue_limits=queue_limits,
+            queue_rates=queue_rates,
+            **to,
+        ),
     )
 
 
@@ -272,6 +289,7 @@ def _data(session: SessionInfo) -> dict[str, object]:
         "slots": session.slots,
         "running": session.running,
         "labels": session.labels,
+        "queue_limits": msgspec.to_builtins(session.queue_limits),
         "is_live": is_live(session),
         "started_at": session.started_at,
         "lease_until": session.lease_until,

@@ -17,10 +17,12 @@ from winch.cli.run.worker import start_logging, worker_options
 from winch.cli.shared.load import load_app
 from winch.core.errors import ConfigError
 from winch.core.policy.labels import check_labels
+from winch.core.policy.queue_limits import queue_limits
 from winch.core.version import __version__
 from winch.engine.supervisor.child import Child, ignore_terminal_signals
 from winch.engine.supervisor.embedded import process_command
 from winch.engine.supervisor.messages import ENV, Link, from_env
+from winch.engine.supervisor.stack_dumps import dump_on_signal
 from winch.engine.supervisor.worker_options import MOST_AT_ONCE, settings_of
 from winch.engine.worker.queue_order import parse_queues
 from winch.engine.worker.running.process import ProcessStore
@@ -65,7 +67,8 @@ async def _run(
     config_file: str | None,
 ) -> int:
     settings = app.settings
-    sock, board, announces, supervisor = from_env()
+    ours = from_env()
+    dump_on_signal(ours.dump)
     if settings.concurrency > MOST_AT_ONCE:
         raise ConfigError(f"concurrency must be at most {MOST_AT_ONCE}, got {settings.concurrency}")
     config = WorkerConfig(
@@ -84,8 +87,9 @@ async def _run(
         max_lifetime=None if settings.max_lifetime is None else settings.max_lifetime.total_seconds(),
         spool=app.spool,
         is_replaced=not burst,
-        supervisor=supervisor,
+        supervisor=ours.supervisor,
         labels=check_labels(labels, "--label"),
+        queue_limits=queue_limits(settings.queue_limits, settings.queue_rates),
     )
-    child = Child(app.driver, app.runtime, settings, config, board, announces=announces)
-    return await child.run(await Link.open(sock))
+    child = Child(app.driver, app.runtime, settings, config, ours.started, announces=ours.announces)
+    return await child.run(await Link.open(ours.line))

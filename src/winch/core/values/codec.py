@@ -53,24 +53,25 @@ def dumps(value: object, *, what: str = "value", limit: int = MAX_ARGS_BYTES) ->
     return raw.decode()
 
 
-def check_kept(value: object, stored: object, what: str) -> None:
+def check_kept(value: object, stored: object, what: str, *, has_type: bool = True) -> None:
     """Raise InvalidPayload where something in `value` comes back as another type: `stored` is the value
     as the reader gets it. JSON has no bytes, sets or moments. An annotation brings them back; without
-    one they would silently become texts and lists."""
+    one they would silently become texts and lists. `has_type`: there is a place for an annotation."""
     for kinds, name, instead in _CHANGING:
         if isinstance(value, kinds):
             if not isinstance(stored, kinds):
                 raise InvalidPayload(
                     f"{what} holds {name}, which JSON does not have and which would come back as "
-                    f"{type(stored).__name__}; annotate its type, or pass {instead}"
+                    f"{type(stored).__name__}; {'annotate its type, or ' if has_type else ''}"
+                    f"pass {instead}"
                 )
             return
     if isinstance(value, dict) and isinstance(stored, dict):
         for item, kept in zip(value.values(), stored.values(), strict=False):
-            check_kept(item, kept, what)
+            check_kept(item, kept, what, has_type=has_type)
     elif isinstance(value, list | tuple) and isinstance(stored, list | tuple):
         for item, kept in zip(value, stored, strict=False):
-            check_kept(item, kept, what)
+            check_kept(item, kept, what, has_type=has_type)
 
 
 _CHANGING: tuple[tuple[tuple[type, ...], str, str], ...] = (

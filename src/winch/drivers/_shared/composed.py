@@ -12,6 +12,7 @@ from winch.storage.families import (
     FinishVerbs,
     GateVerbs,
     KvVerbs,
+    MoveVerbs,
     OperatorVerbs,
     ReadVerbs,
     ScheduleVerbs,
@@ -37,6 +38,7 @@ class Families:
     operators: OperatorVerbs
     reads: ReadVerbs
     kv: KvVerbs
+    moves: MoveVerbs
 
 
 _CONTRACTS = {
@@ -51,6 +53,7 @@ _CONTRACTS = {
     "operators": OperatorVerbs,
     "reads": ReadVerbs,
     "kv": KvVerbs,
+    "moves": MoveVerbs,
 }
 
 
@@ -112,6 +115,10 @@ class ComposedDriver:
     kv_swap: Final = KvVerbs.kv_swap
     kv_list: Final = KvVerbs.kv_list
     kv_delete: Final = KvVerbs.kv_delete
+    move_out: Final = MoveVerbs.move_out
+    move_in: Final = MoveVerbs.move_in
+    move_done: Final = MoveVerbs.move_done
+    key_holders: Final = MoveVerbs.key_holders
 
     def _adopt(self, families: Families) -> None:
         for field in fields(families):

@@ -12,6 +12,7 @@ import msgspec
 
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_limits import QueueLimit
 from winch.storage.params import Event, Pulse, SessionInfo
 
 Row = tuple[Any, ...]
@@ -19,6 +20,7 @@ Row = tuple[Any, ...]
 _history = msgspec.json.Decoder(tuple[Entry, ...])
 _commands = msgspec.json.Decoder(tuple[tuple[str, str], ...])
 _headers = msgspec.json.Decoder(dict[str, str])
+_bounds = msgspec.json.Decoder(dict[str, QueueLimit])
 
 
 def read_history(text: str | None) -> tuple[Entry, ...]:
@@ -128,6 +130,7 @@ class RowReader:
             end_reason=row[13],
             supervisor=row[14],
             labels=read_headers(row[15]),
+            queue_limits=_bounds.decode(row[16]),
         )
 
     def event(self, row: Row) -> Event:

@@ -19,6 +19,7 @@ from winch.drivers.memory.verbs.enqueue import EnqueueVerbs
 from winch.drivers.memory.verbs.finish import FinishVerbs
 from winch.drivers.memory.verbs.gates import GateVerbs
 from winch.drivers.memory.verbs.kv import KvVerbs
+from winch.drivers.memory.verbs.moves import MoveVerbs
 from winch.drivers.memory.verbs.operators import OperatorVerbs
 from winch.drivers.memory.verbs.reads import ReadVerbs
 from winch.drivers.memory.verbs.schedules import ScheduleVerbs
@@ -67,6 +68,7 @@ class MemoryDriver(ComposedDriver):
                 operators=OperatorVerbs(base),
                 reads=ReadVerbs(base),
                 kv=KvVerbs(base),
+                moves=MoveVerbs(base),
             )
         )
 

@@ -11,6 +11,7 @@ from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.memory.gate_state import Gates
 from winch.storage.decide.schedules import ScheduleRow, ScheduleRun
 from winch.storage.params import Event, NewSession
+from winch.storage.parcels import Parcel
 
 
 @dataclass
@@ -54,6 +55,15 @@ class ScheduleState:
 
 
 @dataclass
+class ParcelState:
+    """By move: the open parcel, and the numbers of the last that left and came."""
+
+    open: dict[str, Parcel] = field(default_factory=dict)
+    last_out: dict[str, int] = field(default_factory=dict)
+    last_in: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
 class State:
     """All that the store holds."""
 
@@ -71,6 +81,7 @@ class State:
     kept_keys: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     schedules: ScheduleState = field(default_factory=ScheduleState)
     waits: WaitState = field(default_factory=WaitState)
+    parcels: ParcelState = field(default_factory=ParcelState)
 
     def __post_init__(self) -> None:
         self.gates: Gates = Gates(self.live, self.keys)

@@ -35,6 +35,7 @@ from winch.drivers.postgres.verbs.finish import FinishVerbs
 from winch.drivers.postgres.verbs.gated_claims import GatedClaims
 from winch.drivers.postgres.verbs.gates import GateVerbs
 from winch.drivers.postgres.verbs.kv import KvVerbs
+from winch.drivers.postgres.verbs.moves import MoveVerbs
 from winch.drivers.postgres.verbs.operators import OperatorVerbs
 from winch.drivers.postgres.verbs.reads import ReadVerbs
 from winch.drivers.postgres.verbs.schedules import ScheduleVerbs
@@ -85,6 +86,7 @@ class PostgresDriver(ComposedDriver):
             operators=OperatorVerbs(base),
             reads=reads,
             kv=KvVerbs(base),
+            moves=MoveVerbs(base),
         )
         if events:
             for field in fields(families):

@@ -46,7 +46,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE
         {schema}.gate, {schema}.permit, {schema}.limit_set, {schema}.unique_kept,
         {schema}.signal, {schema}.waiting, {schema}.recheck, {schema}.lease, {schema}.offer
     TO {worker};
-GRANT SELECT ON {schema}.schedule_in_effect, {schema}.backlog, {schema}.claimed TO {worker};
+GRANT SELECT ON {schema}.schedule_in_effect, {schema}.backlog, {schema}.backlog_by_label, {schema}.claimed TO {worker};
 GRANT EXECUTE ON FUNCTION {schema}.make_partitions, {schema}.prune_archive TO {worker};
 
 -- Reader: the command line and the dashboard as long as they only look.
@@ -54,5 +54,5 @@ GRANT SELECT
     ON {schema}.job, {schema}.archive, {schema}.session, {schema}.queue, {schema}.job_event, {schema}.schedule,
         {schema}.schedule_run, {schema}.declaration, {schema}.schedule_in_effect, {schema}.book_line,
         {schema}.gate, {schema}.permit, {schema}.limit_set,
-        {schema}.waiting, {schema}.backlog, {schema}.lease, {schema}.claimed
+        {schema}.waiting, {schema}.backlog, {schema}.backlog_by_label, {schema}.lease, {schema}.claimed
     TO {reader};

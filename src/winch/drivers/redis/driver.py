@@ -30,6 +30,7 @@ from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
 from winch.drivers.redis.verbs.finish import FinishVerbs
 from winch.drivers.redis.verbs.gates import GateVerbs
 from winch.drivers.redis.verbs.kv import KvVerbs
+from winch.drivers.redis.verbs.moves import MoveVerbs
 from winch.drivers.redis.verbs.operators import OperatorVerbs
 from winch.drivers.redis.verbs.reads import ReadVerbs
 from winch.drivers.redis.verbs.schedules import ScheduleVerbs
@@ -97,6 +98,7 @@ class RedisDriver(ComposedDriver):
                 operators=OperatorVerbs(base),
                 reads=ReadVerbs(base, gates),
                 kv=KvVerbs(base),
+                moves=MoveVerbs(base),
             )
         )
 

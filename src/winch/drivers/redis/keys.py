@@ -29,7 +29,7 @@ KEYS = {
     "meta": "hash: version of the layout, whether events are kept",
     "env": "hash: job -> moment of its creation and its envelope",
     "st": "hash: job -> what verbs have changed; a job that has none is ready and was never claimed",
-    "run": "hash: running job -> token, session, claimed_at, queue, whether it holds permits, its gates",
+    "run": "hash: running job -> its claim; see parts/starting.lua",
     "ids": "zset of jobs, score 0: they sort by id; those that are in no page",
     "pages": "zset, score 0: ids of jobs stored together: how all of them begin, then each of them",
     "paged_to": "how the page begins that prune has looked at last",
@@ -37,6 +37,8 @@ KEYS = {
     "queues": "set: the queues that had jobs",
     "paused": "hash: queue -> since when, why",
     "caps": "hash: queue -> its concurrency",
+    "ruled": "hash: queue -> the number of its rule, which is set here",
+    "ruling": "hash: queue -> number and rule that are not known in every part of a cluster yet",
     "strict": "set: queues of strict order, whose jobs a priority moves STRICT times as far",
     "unsorted": "set: queues whose order has changed and whose ready jobs still have old places",
     "cancelling": "set: running jobs that are asked to stop",
@@ -80,6 +82,7 @@ KEYS = {
     "events": "stream: every change, where events are kept",
     "lines_end": "zset: lines of books, by the end of their time",
     "seq": "number of the last event",
+    "parcels": "hash: the numbers of a move's last parcel that left, its open one, its last that came",
     "leaving": "hash: job on its way from this shard to home -> all there is of it",
     "away": "zset: jobs that went home from this shard, by when; for a day",
     "shut": "set: families of gates that are at home or on their way: no job of theirs is admitted here",
@@ -94,7 +97,7 @@ KEYS_OF = {
     "tenants": "zset: the tenants of a queue that have ready jobs, by their start in virtual time",
     "fair": "zset: the tenants of a queue that are ahead of its virtual time, by how far",
     "stopped": "zset: jobs that wait at a gate, in the order in which it lets them go",
-    "permits": "hash: job that holds a permit of a gate -> its weight",
+    "permits": "hash: job that holds a permit of a scope or a queue -> 1; those of limits are in claims",
     "members": "zset: live members of a FIFO key, by their numbers",
     "scheduled": "zset: scheduled jobs of a queue, by run_at",
     "retrying": "zset: retrying jobs of a queue, by run_at",
@@ -112,6 +115,7 @@ KEYS_OF = {
     "runs": "hash: window of a schedule -> what became of it",
     "lines": "zset: the keys of a book, score 0",
     "bodies": "hash: key of a book -> its text and the end of its time",
+    "parcel": "list: the jobs of a move's open parcel: id, envelope and state of each",
     "waiting": "zset: waiters of a queue, until when; `waiting:` has the waiters for due jobs",
     "bell": "list: the wake-ups of one waiter; expires",
 }
@@ -211,7 +215,7 @@ def prelude(text: str) -> str:
         lines.append(f"local RAMP_STEP, RAMP_STEPS = {RAMP_STEP}, {RAMP_STEPS}")
     if "AWAITED" in text:
         lines.append(f"local AWAITED = '\"{AWAITED_HEADER}\":'")
-    if "FLOW_ALIKE" in text:
+    if "FLOW" in text:
         lines.append(f"local FLOW, INPUTS = '\"{FLOW_HEADER}\":', '\"{INPUTS_HEADER}\":'")
         lines.append(f"local FLOW_ALIKE, STILL_AWAITED = {FLOW_ALIKE}, {_micros(STILL_AWAITED)}")
     if "UNDO_LIVES" in text:

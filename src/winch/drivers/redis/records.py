@@ -108,7 +108,7 @@ _paused = msgspec.msgpack.Decoder(_Paused)
 _event = msgspec.msgpack.Decoder(_Event)
 _FRESH = StoredState()
 _STATES = {state.value.encode(): state for state in JobState}
-_NO_ENVELOPE: list[Any] = ["", 1, "{}", "", 0, *[False] * 9]
+_NO_ENVELOPE: list[Any] = ["", False, "{}", "", 0, *[False] * 5, 1, *[False] * 3]
 FIELDS = len(_NO_ENVELOPE)
 
 
@@ -118,7 +118,7 @@ def envelope(job: NewJob) -> bytes:
         return _encode(
             (
                 job.task,
-                job.version,
+                False if job.options is None else job.options,
                 job.args,
                 job.queue,
                 job.priority,
@@ -127,7 +127,7 @@ def envelope(job: NewJob) -> bytes:
                 job.unique_key or False,
                 job.tags,
                 _json(job.headers).decode() if job.headers else False,
-                False if job.options is None else job.options,
+                job.version,
                 False if job.expires is None else job.expires // MICROSECOND,
                 False if job.max_attempts is None else job.max_attempts,
                 False if job.keep is None else job.keep // MICROSECOND,
@@ -135,6 +135,69 @@ def envelope(job: NewJob) -> bytes:
         )
     except UnicodeEncodeError as error:
         raise InvalidPayload(f"a text of job {job.id} cannot be stored as UTF-8: {error}") from error
+
+
+def moved(job: JobRecord) -> tuple[bytes, bytes]:
+    """The envelope and the state of a job of another store, as this one keeps them."""
+    created = to_micros(job.created_at)
+    new = NewJob(
+        id=job.id,
+        task=job.task,
+        version=job.version,
+        args=job.args,
+        queue=job.queue,
+        priority=job.priority,
+        tenant=job.tenant,
+        fifo=job.fifo,
+        unique_key=job.unique_key,
+        tags=job.tags,
+        headers=job.headers,
+        options=job.options,
+        expires=None if job.expires_at is None else job.expires_at - job.created_at,
+        max_attempts=job.max_attempts,
+        keep=job.keep,
+    )
+    state: dict[str, Any] = {
+        "s": job.state.value,
+        "t": to_micros(job.run_at),
+        "a": job.attempt,
+        "c": job.crashes or None,
+        "r": job.rescues or None,
+        "u": job.is_suspect or None,
+        "n": job.fence or None,
+        "x": job.session,
+        "k": micros(job.claimed_at),
+        "e": job.ended_token,
+        "q": micros(job.cancel_requested_at),
+        "p": job.progress,
+        "h": job.checkpoint,
+        "l": job.log,
+        "H": [_moved_entry(entry) for entry in job.history] or None,
+        "f": micros(job.finished_at),
+        "R": job.result,
+        "w": job.reason,
+        "g": job.fingerprint,
+        "U": job.has_undo or None,
+        "N": job.seq,
+    }
+    kept = {name: value for name, value in state.items() if value is not None}
+    return b"\xcf" + created.to_bytes(CREATED - 1) + envelope(new), _encode(kept)
+
+
+def _moved_entry(entry: Entry) -> dict[str, Any]:
+    line = {
+        "what": entry.what,
+        "at": to_micros(entry.at),
+        "attempt": entry.attempt,
+        "token": entry.token,
+        "session": entry.session,
+        "claimed_at": micros(entry.claimed_at),
+        "error": None if entry.error is None else msgspec.to_builtins(entry.error),
+        "by": entry.by,
+        "note": entry.note,
+        "log": entry.log,
+    }
+    return {name: value for name, value in line.items() if value is not None}
 
 
 def _read_envelope(data: bytes) -> tuple[int, list[Any]]:
@@ -206,7 +269,7 @@ def read_job(job_id: str, stored: bytes, state: bytes | None, claim: bytes | Non
     return JobRecord(
         id=job_id,
         task=env[0],
-        version=env[1],
+        version=env[10],
         args=env[2],
         queue=env[3],
         priority=env[4],
@@ -218,7 +281,7 @@ def read_job(job_id: str, stored: bytes, state: bytes | None, claim: bytes | Non
         unique_key=env[7] or None,
         tags=tuple(env[8] or ()),
         headers=_read_headers(env[9]),
-        options=_text(env[10]),
+        options=_text(env[1]),
         expires_at=None if env[11] is False else from_micros(created + env[11]),
         max_attempts=None if env[12] is False else env[12],
         keep=None if env[13] is False else env[13] * MICROSECOND,
@@ -283,7 +346,7 @@ def read_claims(
         has_permit = queue != named
         for job_id, stored, state in zip(*reply[index + 1 : index + 4], strict=True):
             created, env = _read_envelope(stored)
-            if state is None and env[10] is False and env[11] is False:
+            if state is None and env[1] is False and env[11] is False:
                 # Never run before, and nothing but its arguments and headers: what most of them are.
                 created_at = moments[created]
                 if sort_keys is not None:
@@ -293,7 +356,7 @@ def read_claims(
                         job_id.decode(),
                         token,
                         env[0],
-                        env[1],
+                        env[10],
                         env[2],
                         queue,
                         1,
@@ -318,7 +381,7 @@ def read_claims(
                     job_id.decode(),
                     token,
                     env[0],
-                    env[1],
+                    env[10],
                     env[2],
                     queue,
                     s.a + 1,
@@ -329,7 +392,7 @@ def read_claims(
                     s.u,
                     None if env[11] is False else from_micros(created + env[11]),
                     {} if env[9] is False else read[env[9]],
-                    _text(env[10]),
+                    _text(env[1]),
                     s.h,
                     has_permit,
                 )

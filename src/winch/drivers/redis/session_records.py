@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from winch.core.job import from_micros
+from winch.core.policy.queue_limits import QueueLimit
 from winch.storage.params import SessionInfo
 
 
@@ -23,6 +24,7 @@ class SessionDetails(msgspec.Struct, array_like=True):
     slots: int
     supervisor: str = ""
     labels: dict[str, str] = {}
+    queue_limits: dict[str, QueueLimit] = {}
 
 
 class _Ended(msgspec.Struct):
@@ -75,4 +77,5 @@ def read_session(row: Sequence[Any]) -> SessionInfo:
         end_reason=None if ended is None else ended.reason,
         supervisor=details.supervisor,
         labels=details.labels,
+        queue_limits=details.queue_limits,
     )

@@ -36,6 +36,7 @@ from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.drivers.sqlite.verbs.finish import FinishVerbs
 from winch.drivers.sqlite.verbs.gates import GateVerbs
 from winch.drivers.sqlite.verbs.kv import KvVerbs
+from winch.drivers.sqlite.verbs.moves import MoveVerbs
 from winch.drivers.sqlite.verbs.operators import OperatorVerbs
 from winch.drivers.sqlite.verbs.reads import ReadVerbs
 from winch.drivers.sqlite.verbs.schedules import ScheduleVerbs
@@ -85,6 +86,7 @@ class SqliteDriver(ComposedDriver):
                 operators=OperatorVerbs(),
                 reads=ReadVerbs(),
                 kv=KvVerbs(),
+                moves=MoveVerbs(),
             )
         )
         self._connections = Connections(self._address)

@@ -22,6 +22,7 @@ import msgspec
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.job import HISTORY_LIMIT, MAX_CRASHES, POISON_WINDOW, UNDO_LIVES, SuspectRule
 from winch.core.policy.alerting import AlertRules, parse_rules
+from winch.core.policy.queue_limits import parse_limits, parse_rates
 from winch.core.policy.schedule import deadline_of
 from winch.core.values.bounds import MAX_INT, parse_int
 from winch.core.values.duration import parse_duration
@@ -79,11 +80,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     crash_limit: int = MAX_CRASHES
     crash_window: timedelta = POISON_WINDOW
     misfire_deadline: timedelta | None = None
+    queue_limits: Mapping[str, int] = {}
+    queue_rates: Mapping[str, str] = {}
     max_jobs: int | None = None
     max_memory: int | None = None
     max_lifetime: timedelta | None = None
     keys: Keyring | None = None
     spool: str | None = None
+    move_to: str | None = None
     alerts: AlertRules = AlertRules()
     alert_webhook: str | None = None
     alert_secret: str | None = None
@@ -279,11 +283,14 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "crash_limit": _number,
     "crash_window": parse_duration,
     "misfire_deadline": deadline_of,
+    "queue_limits": parse_limits,
+    "queue_rates": parse_rates,
     "max_jobs": _number,
     "max_memory": parse_size,
     "max_lifetime": parse_duration,
     "keys": _keys,
     "spool": _text,
+    "move_to": _text,
     "alerts": parse_rules,
     "alert_webhook": _text,
     "alert_secret": _text,

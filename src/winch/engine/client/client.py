@@ -25,6 +25,7 @@ from winch.engine.base.operation import Blocking, OnConnection, Operation, Sleep
 from winch.engine.base.step_pages import with_pages
 from winch.engine.client import operations
 from winch.engine.client.job import Job
+from winch.engine.client.needs import START
 from winch.engine.client.spool import Spool
 from winch.engine.client.writer import ENQUEUE_PAUSES, JobWriter, as_stored, raise_duplicate
 from winch.engine.tasks.events import JobEvent
@@ -63,9 +64,12 @@ class Client:
         *,
         unchecked: Callable[[], tuple[Driver, bool]] | None = None,
         spool: Callable[[], Spool | None] = lambda: None,
+        start_worker: Callable[[], str] = lambda: START,
     ) -> None:
         """`driver` gives the driver of a store that was looked at; `unchecked` gives it without a look,
-        and whether there has been one: an enqueue must get as far as its retries."""
+        and whether there has been one: an enqueue must get as far as its retries.
+        `start_worker`: how people start a worker of this app, for messages."""
+        self.start_worker = start_worker
         self._driver = driver
         self._unchecked = unchecked or (lambda: (driver(), True))
         self._spool = spool
@@ -253,7 +257,9 @@ class Client:
             )
         if id is not None and not 0 < len(id) <= codec.MAX_NAME_CHARS:
             raise ConfigError(f"the id of a signal must have 1 to {codec.MAX_NAME_CHARS} characters")
-        text = codec.dumps(payload, what="the payload of a signal")
+        what = "the payload of a signal"
+        text = codec.dumps(payload, what=what)
+        codec.check_kept(payload, codec.loads(text, what=what), what, has_type=False)
         known_id = self.ids.draw() if id is None else id
         if isinstance(conn, Statements):
             conn = conn.connection
@@ -329,10 +335,10 @@ class Client:
         return found
 
     def why(self, job_id: str) -> str:
-        return self.run(operations.why(self._driver(), job_id))
+        return self.run(operations.why(self._driver(), job_id, self.start_worker()))
 
     async def awhy(self, job_id: str) -> str:
-        return await self.arun(operations.why(self._driver(), job_id))
+        return await self.arun(operations.why(self._driver(), job_id, self.start_worker()))
 
     # -- operators ---------------------------------------------------------------------------------
 

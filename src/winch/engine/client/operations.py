@@ -93,8 +93,8 @@ def result_of(record: JobRecord, keys: Keyring | None) -> Any:
     return codec.loads(text, what="result")
 
 
-def why(driver: Driver, job_id: str) -> Operation[str]:
-    text = yield from explained(driver, _known(job_id))
+def why(driver: Driver, job_id: str, start: str) -> Operation[str]:
+    text = yield from explained(driver, _known(job_id), start=start)
     if text is None:
         raise JobNotFound(job_id)
     return text

@@ -11,7 +11,7 @@ from winch.core.lifecycle import JobState
 from winch.core.values.duration import format_duration
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
-from winch.engine.client.needs import unmet
+from winch.engine.client.needs import NOTHING, START, Needs, needs_of, unmet
 from winch.storage.params import MOST_AHEAD, Facts, GateInfo
 from winch.storage.protocol import Driver
 
@@ -21,19 +21,25 @@ OTHERS = "other jobs"
 STARTS_WITHIN = timedelta(milliseconds=150)
 
 
-def why(driver: Driver, job_id: str, *, names_others: bool = True) -> Operation[str | None]:
+def why(
+    driver: Driver, job_id: str, *, names_others: bool = True, start: str = START
+) -> Operation[str | None]:
     """Why the job is where it is; None where the store does not have it.
 
-    Without `names_others` the text holds neither the id nor the number of other jobs."""
+    Without `names_others` the text holds neither the id nor the number of other jobs. `start`: how
+    people start a worker of this app."""
     facts = yield driver.explain(job_id)
     if facts is None:
         return None
-    missing = None
-    if facts.job.state is JobState.READY and facts.serving and not facts.knowing:
-        missing = yield from unmet(driver, facts)
+    missing, needs = None, NOTHING
+    if facts.job.state is JobState.READY and facts.serving:
+        needs = yield from needs_of(driver, facts.job.task)
+        if not facts.knowing:
+            missing = yield from unmet(driver, facts, needs, start)
     if not names_others:
-        return explain(_without_others(facts), missing=missing)
-    return explain(facts, (yield from _workers(driver, facts.gate)), missing)
+        return explain(_without_others(facts), missing=missing, needs=needs, start=start)
+    workers = yield from _workers(driver, facts.gate)
+    return explain(facts, workers, missing=missing, needs=needs, start=start)
 
 
 def _workers(driver: Driver, gate: GateInfo | None) -> Operation[Mapping[str, str]]:
@@ -47,14 +53,21 @@ def _workers(driver: Driver, gate: GateInfo | None) -> Operation[Mapping[str, st
     return {job.id: names[job.session] for job in jobs if job.session in names}
 
 
-def explain(facts: Facts, workers: Mapping[str, str] | None = None, missing: str | None = None) -> str:
+def explain(
+    facts: Facts,
+    workers: Mapping[str, str] | None = None,
+    *,
+    missing: str | None = None,
+    needs: Needs = NOTHING,
+    start: str = START,
+) -> str:
     """One or two sentences with names and numbers; secrets in errors and reasons are masked. `workers`
-    are the names of those that run the holders of the gate, by job. `missing` names the labels that no
-    worker has."""
+    are the names of those that run the holders of the gate, by job. `missing` names what its task
+    `needs` and no worker has."""
     if missing is not None and not facts.is_paused:
         text = f"{missing}{_suspicion(facts)}"
     else:
-        text = _explain(facts, workers or {})
+        text = _explain(facts, workers or {}, needs.slots, start)
     if facts.key_holder is not None:
         text += (
             f" Its unique key {facts.job.unique_key!r} is held by {_job(facts.key_holder)} now, so it "
@@ -91,7 +104,7 @@ def _held_by(holder: str, workers: Mapping[str, str]) -> str:
     return f"{holder} on worker {workers[holder]}" if holder in workers else holder
 
 
-def _explain(facts: Facts, workers: Mapping[str, str]) -> str:
+def _explain(facts: Facts, workers: Mapping[str, str], slots: int, start: str) -> str:
     job = facts.job
     match job.state:
         case JobState.SCHEDULED:
@@ -104,7 +117,7 @@ def _explain(facts: Facts, workers: Mapping[str, str]) -> str:
             due = f"the next one is due {_moment(facts)}"
             return f"Attempt {job.attempt} failed{cause}; {due}.{_obstacles(facts)}"
         case JobState.READY:
-            return f"{_ready(facts, workers)}{_suspicion(facts)}"
+            return f"{_ready(facts, workers, slots, start)}{_suspicion(facts)}"
         case JobState.RUNNING:
             return _running(facts)
         case JobState.BLOCKED:
@@ -129,12 +142,13 @@ def _error(facts: Facts) -> str:
     return f"{error.name}: {_short(error.message)}" if error else "no error"
 
 
-def _ready(facts: Facts, workers: Mapping[str, str]) -> str:
+def _ready(facts: Facts, workers: Mapping[str, str], slots: int, start: str) -> str:
+    free = "a free slot" if slots == 1 else f"{slots} free slots of one worker"
     if facts.is_paused:
         return f"Its queue {facts.job.queue!r} is paused{_because(facts.pause_reason)}."
     if not facts.serving:
         queue = facts.job.queue
-        return f"No worker serves its queue {queue!r}. Start one: winch worker -A module:app -Q {queue}"
+        return f"No worker serves its queue {queue!r}. Start one: {start} -Q {queue}"
     if not facts.knowing:
         return (
             f"No worker has its task {facts.job.task!r}: {facts.serving} "
@@ -144,9 +158,7 @@ def _ready(facts: Facts, workers: Mapping[str, str]) -> str:
     if facts.gate is not None:
         return _full(facts, facts.gate, workers)
     if facts.ahead < 0:
-        return (
-            f"It is ready and waits for a free slot; other jobs of queue {facts.job.queue!r} go first."
-        )
+        return f"It is ready and waits for {free}; other jobs of queue {facts.job.queue!r} go first."
     if facts.ahead and facts.job.tenant is not None:
         return (
             f"It is ready and waits for the turn of its tenant {facts.job.tenant!r}: tenants of queue "
@@ -154,10 +166,11 @@ def _ready(facts: Facts, workers: Mapping[str, str]) -> str:
         )
     if facts.ahead:
         return (
-            f"It is ready and waits for a free slot; {_ahead(facts)} "
+            f"It is ready and waits for {free}; {_ahead(facts)} "
             f"{'job' if facts.ahead == 1 else 'jobs'} of queue {facts.job.queue!r} go first."
         )
-    return "It is ready and next in its queue; a worker takes it as soon as a slot is free."
+    when = "a slot is free" if slots == 1 else f"{slots} of its slots are free"
+    return f"It is ready and next in its queue; a worker takes it as soon as {when}."
 
 
 def _full(facts: Facts, gate: GateInfo, workers: Mapping[str, str]) -> str:

@@ -29,13 +29,16 @@ Action = Literal["quiet", "resume", "stop", "drain", "stacks", "configure"]
 
 
 class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker is to do. `grace` is in seconds; `queues` is the text of `-Q`."""
+    """What a worker is to do. `grace` is in seconds; `queues` is the text of `-Q`; the others
+    are those of their flags."""
 
     do: str
     by: str
     grace: float | None = None
     concurrency: int | None = None
     queues: str | None = None
+    queue_limits: str | None = None
+    queue_rates: str | None = None
 
 
 class CommandAnswer(msgspec.Struct, frozen=True, kw_only=True):

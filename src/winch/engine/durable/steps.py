@@ -220,7 +220,9 @@ class Steps(StepRunner):
         tries = yield from self._may_be_made(name, record)
 
         def done(value: Any) -> StepRecord:
-            text = codec.dumps(value, what=f"the result of step {name!r}", limit=MAX_STEP_BYTES)
+            what = f"the result of step {name!r}"
+            text = codec.dumps(value, what=what, limit=MAX_STEP_BYTES)
+            codec.check_kept(value, _value(text, fn, name), what)
             return StepRecord(
                 name=name,
                 kind="step",

@@ -10,10 +10,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from winch.core.errors import ConfigError
 from winch.engine.base.exit_reason import describe_death, oom_kills
 from winch.engine.base.loops import EX_BROKEN
 from winch.engine.base.service import doubled
 from winch.engine.supervisor.messages import Link, child_env
+from winch.engine.supervisor.stack_dumps import StackDump
+from winch.engine.worker.stacks import MOST_CHARS
 from winch.engine.worker.started_jobs import StartedJobs
 from winch.storage.params import ClaimRef
 
@@ -21,6 +24,8 @@ EX_LEFT = 70
 # Exit codes of a child that could not start: wrong usage, a store out of reach, an old schema.
 EX_UNREACHABLE = 3
 HOPELESS = (2, EX_UNREACHABLE, 4)
+# A loop shows a pulse 20 times a second. One without a pulse for so many seconds is blocked.
+STILL = 1.0
 QUICK_DEATH = 5.0
 MOST_FAILED_STARTS = 8  # about a minute with the growing pauses between them
 LONGEST_RESTART = 30.0
@@ -35,6 +40,7 @@ class ChildProcess:
     started: StartedJobs
     link: Link
     started_at: float
+    dump: StackDump
     ooms: int = field(default_factory=oom_kills)
     sessions: list[str] = field(default_factory=list)
     left: int = 0
@@ -49,6 +55,11 @@ class ChildProcess:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def is_turning(self) -> bool:
+        """Whether its event loop has turned lately."""
+        return time.monotonic() - self.started.last_pulse < STILL
+
     def death(self, code: int) -> str | None:
         """Why it died; None where it ended as it should."""
         if self.cause is not None:
@@ -59,6 +70,17 @@ class ChildProcess:
             return "one of its loops ended"
         return describe_death(code, is_oom=oom_kills() > self.ooms)
 
+    async def stacks_without_loop(self) -> str:
+        """Its stacks while its loop is blocked; raises ConfigError if it writes none."""
+        running = "".join(f"running: job {job.claim.id}\n" for job in self.started.started())
+        stacks = await self.dump.take(self.pid)
+        if stacks is None:
+            raise ConfigError(
+                f"process {self.pid} does not respond: it is stopped, or starved of CPU time"
+            )
+        text = f"The event loop of process {self.pid} is blocked.\n{running}\n{stacks}"
+        return text[:MOST_CHARS]
+
     def kill(self, cause: str, guilty: list[ClaimRef]) -> None:
         """End it now. Only the `guilty` jobs are to blame."""
         self.guilty, self.cause = guilty, cause
@@ -66,6 +88,7 @@ class ChildProcess:
 
     def close(self) -> None:
         self.started.close()
+        self.dump.close()
         self.link.close()
 
 
@@ -74,13 +97,13 @@ async def start_child(
 ) -> ChildProcess:
     """Start a child; raises OSError. One that `announces` logs what the whole worker serves."""
     ours, theirs = socket.socketpair()
-    started = StartedJobs.create(slots)
-    env = {**os.environ, **child_env(theirs, started, announces, supervisor)}
+    started, dump = StartedJobs.create(slots), StackDump()
+    env = {**os.environ, **child_env(theirs, started, announces, supervisor, dump.fd)}
     process = await asyncio.create_subprocess_exec(
-        *command, env=env, pass_fds=(theirs.fileno(), started.fd)
+        *command, env=env, pass_fds=(theirs.fileno(), started.fd, dump.fd)
     )
     theirs.close()
-    return ChildProcess(number, process, started, await Link.open(ours), time.monotonic())
+    return ChildProcess(number, process, started, await Link.open(ours), time.monotonic(), dump)
 
 
 class Restarts:

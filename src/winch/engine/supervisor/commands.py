@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -16,12 +17,15 @@ from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.loops import Loops
 from winch.engine.client.worker_commands import CommandAnswer, WorkerCommand, store_answer
+from winch.engine.supervisor.worker_options import changed_options
 from winch.storage.protocol import Driver
 
 # Commands live for minutes in the store. So many that are met are remembered; older ones are long gone.
 MOST_REMEMBERED = 10_000
 # How long the end of a process waits for answers that are being stored.
 LAST_ANSWERS = 2.0
+# How long a request for stacks waits for an event loop that may be blocked.
+STACKS_WITHIN = 3.0
 # The grace period of a drain: years.
 UNTIL_ENDED = 1e8
 
@@ -42,8 +46,8 @@ class WorkerControl(Protocol):
         """The stacks of the process of this session."""
         ...
 
-    def configure(self, *, concurrency: int | None, queues: str | None) -> str:
-        """Serve with these settings from now on; returns what happens."""
+    def configure(self, changed: Sequence[str]) -> str:
+        """Serve with these flags from now on; returns what happens."""
         ...
 
 
@@ -68,7 +72,13 @@ async def carry_out(control: WorkerControl, session: str, command: WorkerCommand
         case "stacks":
             return await control.stacks(session)
         case "configure":
-            return control.configure(concurrency=command.concurrency, queues=command.queues)
+            changed = changed_options(
+                concurrency=command.concurrency,
+                queues=command.queues,
+                queue_limits=command.queue_limits,
+                queue_rates=command.queue_rates,
+            )
+            return control.configure(changed)
         case _:
             raise ConfigError(f"this worker (Winch {__version__}) does not know {command.do!r}")
 
@@ -145,3 +155,33 @@ class WorkerCommands:
         except Exception as error:  # one odd command must not end the worker
             log.exception("a command failed")
             return CommandAnswer(state="failed", text=mask_text(f"{type(error).__name__}: {error}"))
+
+
+class StacksWithoutLoop:
+    """Answers requests for stacks in the thread of the heart, while the event loop is blocked.
+
+    The loop answers once more when it turns again: the request does nothing twice that matters."""
+
+    def __init__(self, driver: Driver, stacks: Callable[[], str]) -> None:
+        self._driver = driver
+        self._stacks = stacks
+        self._since: dict[str, float] = {}
+
+    def beaten(self, commands: Sequence[Brought]) -> None:
+        """A beat brought these commands: those that the loop has not answered yet are among them."""
+        now = time.monotonic()
+        self._since = {one.key: self._since.get(one.key, now) for one in commands}
+        for one in commands:
+            if now - self._since[one.key] >= STACKS_WITHIN and _is_for_stacks(one):
+                answer = CommandAnswer(state="done", text=self._stacks())
+                try:
+                    operation.run(self._driver, store_answer(self._driver, one.key, answer))
+                except StorageError as error:
+                    log.warning("stacks are stored with the next beat: %s", error)
+
+
+def _is_for_stacks(command: Brought) -> bool:
+    try:
+        return msgspec.json.decode(command.body, type=WorkerCommand).do == "stacks"
+    except msgspec.DecodeError:
+        return False

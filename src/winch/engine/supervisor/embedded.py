@@ -19,6 +19,8 @@ from typing import Protocol
 
 from winch.core.errors import ConfigError, StorageError
 from winch.core.policy.labels import check_labels
+from winch.core.policy.queue_limits import parse_limits, parse_rates
+from winch.core.policy.queue_limits import queue_limits as bounds_of
 from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.loops import Loops, threads_watched
@@ -29,7 +31,7 @@ from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
 from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.ticker import Ticker
-from winch.engine.supervisor.commands import WorkerCommands
+from winch.engine.supervisor.commands import StacksWithoutLoop, WorkerCommands
 from winch.engine.supervisor.forking import ForkGuard
 from winch.engine.supervisor.heartbeat import Heart, Leases
 from winch.engine.tasks.runtime import Runtime
@@ -70,6 +72,8 @@ class EmbeddedWorker:
         concurrency: int | None,
         burst: bool,
         labels: Mapping[str, str] | Sequence[str] | None = None,
+        queue_limits: Mapping[str, int] | str | None = None,
+        queue_rates: Mapping[str, str] | str | None = None,
         release: str = "",
         process_command: tuple[str, ...] | None = None,
         grace: float | None = None,
@@ -94,6 +98,12 @@ class EmbeddedWorker:
             spool=host.spool,
             supervisor=os.urandom(8).hex(),
             labels=check_labels(labels or {}, "labels"),
+            queue_limits=bounds_of(
+                settings.queue_limits
+                if queue_limits is None
+                else parse_limits(queue_limits, "queue_limits"),
+                settings.queue_rates if queue_rates is None else parse_rates(queue_rates, "queue_rates"),
+            ),
         )
         if process_command is None:
             alone = [task.name for task in host.runtime.tasks if task.options.isolate is not None]
@@ -117,6 +127,9 @@ class EmbeddedWorker:
         self._beating = threading.Thread(target=self._beat, name="winch-heart", daemon=True)
         self._loops = Loops(self.worker.broke)
         self._commands = WorkerCommands(self._driver, self._loops, _Control(self, self._grace))
+        self._blocked = StacksWithoutLoop(
+            self._driver, lambda: stacks_text(self.worker.attempts, is_blocked=True)
+        )
         self._halted = asyncio.Event()
         self._halting: asyncio.Task[int] | None = None
         self._ending = asyncio.Lock()
@@ -238,7 +251,10 @@ class EmbeddedWorker:
                 continue
             for session in lost:
                 self._loop.call_soon_threadsafe(self._renew, session)
-            if self._heart.commands and self._is_up:
+            if not self._is_up:
+                continue
+            self._blocked.beaten(self._heart.commands)
+            if self._heart.commands:
                 self._loop.call_soon_threadsafe(self._commands.received, self._heart.commands)
 
     def _renew(self, session: str) -> None:
@@ -265,7 +281,7 @@ class _Control:
     async def stacks(self, session: str) -> str:
         return stacks_text(self._embedded.worker.attempts)
 
-    def configure(self, *, concurrency: int | None, queues: str | None) -> str:
+    def configure(self, changed: Sequence[str]) -> str:
         raise ConfigError(
             "this worker runs inside an application and has no successor; change it there, or run "
             "`winch worker`"

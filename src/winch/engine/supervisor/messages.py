@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import NamedTuple
 
 import msgspec
 
@@ -157,18 +158,31 @@ class Link:
 
 
 def child_env(
-    sock: socket.socket, started: StartedJobs, announces: int = 0, supervisor: str = ""
+    sock: socket.socket, started: StartedJobs, announces: int, supervisor: str, dump: int
 ) -> dict[str, str]:
-    """The environment entry by which a child finds its line and the page of its started jobs. One that
-    `announces` logs what the whole worker serves, with so many processes. `supervisor` is an id."""
-    return {ENV: f"{sock.fileno()},{started.fd},{started.slots},{announces},{supervisor}"}
+    """The environment entry by which a child finds its line, the page of its started jobs and the file
+    for its stacks. One that `announces` logs what the whole worker serves, with so many processes.
+    `supervisor` is an id."""
+    return {ENV: f"{sock.fileno()},{started.fd},{started.slots},{announces},{dump},{supervisor}"}
 
 
-def from_env() -> tuple[socket.socket, StartedJobs, int, str]:
+class FromSupervisor(NamedTuple):
     """The child's ends of what its supervisor made, and the id of the supervisor."""
+
+    line: socket.socket
+    started: StartedJobs
+    announces: int
+    dump: int
+    supervisor: str
+
+
+def from_env() -> FromSupervisor:
+    """What `child_env` has named."""
     # Taken out of the environment: a handler that starts programs must not hand it on.
     *numbers, supervisor = os.environ.pop(ENV).split(",")
-    line, page, slots, announces = map(int, numbers)
-    for fd in (line, page):
+    line, page, slots, announces, dump = map(int, numbers)
+    for fd in (line, page, dump):
         os.set_inheritable(fd, False)
-    return socket.socket(fileno=line), StartedJobs(page, slots), announces, supervisor
+    return FromSupervisor(
+        socket.socket(fileno=line), StartedJobs(page, slots), announces, dump, supervisor
+    )

@@ -41,7 +41,7 @@ from winch.engine.supervisor.child_process import (
     Restarts,
     start_child,
 )
-from winch.engine.supervisor.commands import WorkerCommands
+from winch.engine.supervisor.commands import STACKS_WITHIN, WorkerCommands
 from winch.engine.supervisor.heartbeat import Heart, Leases
 from winch.engine.supervisor.kills import Kills, Pulses
 from winch.engine.supervisor.messages import (
@@ -59,7 +59,6 @@ from winch.engine.supervisor.messages import (
     Stacks,
 )
 from winch.engine.supervisor.signals import handle_signals
-from winch.engine.supervisor.worker_options import changed_options
 from winch.engine.worker.announce import WorkerStarted, summarize, warn_of_unserved
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef
@@ -68,7 +67,6 @@ from winch.storage.protocol import Driver
 KILL_AFTER = 10.0
 DEFAULT_GRACE = 30.0  # for a stop that comes before the first child has greeted
 SETTLE = 5.0
-STACKS_WITHIN = 3.0
 _numbers = itertools.count(1)
 
 
@@ -196,20 +194,17 @@ class Supervisor:
         self._asked_stacks[number] = asked
         child.link.send(DumpStacks(number))
         try:
-            async with asyncio.timeout(STACKS_WITHIN):
+            async with asyncio.timeout(STACKS_WITHIN if child.is_turning else 0.0):
                 return await asked
         except TimeoutError:
-            raise ConfigError(
-                f"process {child.pid} does not answer within {STACKS_WITHIN:g}s: its loop is blocked"
-            ) from None
+            return await child.stacks_without_loop()
         finally:
             del self._asked_stacks[number]
 
-    def configure(self, *, concurrency: int | None, queues: str | None) -> str:
+    def configure(self, changed: Sequence[str]) -> str:
         """Replace the children by some with these settings; running jobs end in the old ones."""
         if self._burst or self._stopping.is_set():
             raise ConfigError("a worker that is about to end keeps its settings")
-        changed = changed_options(concurrency=concurrency, queues=queues)
         # The last of an option counts.
         self._command = [*self._command, *changed]
         what = " ".join(changed)

@@ -10,13 +10,14 @@ from typing import Annotated, Any, TypedDict, get_type_hints
 import msgspec
 
 from winch.core.errors import ConfigError, did_you_mean
+from winch.core.policy.queue_limits import pairs_text, parse_limits, parse_rates
 from winch.core.values.duration import Duration
 from winch.engine.base.settings import Settings
+from winch.engine.tasks.options import MOST_SLOTS
 from winch.engine.worker.queue_order import parse_queues
 
 LAST_PORT = 65535
-MOST_AT_ONCE = 1024
-"""The highest concurrency of one process."""
+MOST_AT_ONCE = MOST_SLOTS
 
 
 class WorkerFlag(msgspec.Struct, frozen=True):
@@ -60,6 +61,18 @@ class WorkerOptions(TypedDict, total=False):
             ("--label",),
             "What this worker offers to tasks with needs, like gpu=h100; may be repeated.",
             is_repeated=True,
+        ),
+    ]
+    queue_limits: Annotated[
+        Mapping[str, int] | str | None,
+        WorkerFlag(
+            ("--queue-limits",), "Jobs of a queue that each process runs at the same time, like mail=2."
+        ),
+    ]
+    queue_rates: Annotated[
+        Mapping[str, str] | str | None,
+        WorkerFlag(
+            ("--queue-rates",), "Jobs of a queue that each process claims in a time, like mail=10/s."
         ),
     ]
     burst: Annotated[bool, WorkerFlag(("--burst",), "Exit when no job is ready.", bool)]
@@ -163,7 +176,13 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in Settings.__struct_fields__}
 
 
-def changed_options(*, concurrency: int | None, queues: str | None) -> list[str]:
+def changed_options(
+    *,
+    concurrency: int | None,
+    queues: str | None,
+    queue_limits: Mapping[str, int] | str | None = None,
+    queue_rates: Mapping[str, str] | str | None = None,
+) -> list[str]:
     """The flags of a child for settings that change while its worker runs; raises ConfigError."""
     flags: list[str] = []
     if concurrency is not None:
@@ -173,8 +192,12 @@ def changed_options(*, concurrency: int | None, queues: str | None) -> list[str]
     if queues is not None:
         parse_queues(queues, random.Random())  # noqa: S311  # order, not a secret
         flags += ["--queues", queues]
+    if queue_limits is not None:
+        flags += ["--queue-limits", pairs_text(parse_limits(queue_limits, "queue_limits"))]
+    if queue_rates is not None:
+        flags += ["--queue-rates", pairs_text(parse_rates(queue_rates, "queue_rates"))]
     if not flags:
-        raise ConfigError("name what to change: concurrency, queues, or both")
+        raise ConfigError("name what to change: concurrency, queues, queue_limits or queue_rates")
     return flags
 
 

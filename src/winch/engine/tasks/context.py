@@ -458,7 +458,10 @@ def _claims(record: JobRecord | None) -> int:
 
 
 def _checkpoint(state: object) -> str:
-    return codec.dumps(state, what="the checkpoint", limit=MAX_CHECKPOINT_BYTES)
+    what = "the checkpoint"
+    text = codec.dumps(state, what=what, limit=MAX_CHECKPOINT_BYTES)
+    codec.check_kept(state, codec.loads(text, what=what), what, has_type=False)
+    return text
 
 
 class AttemptLog(logging.LoggerAdapter[logging.Logger]):

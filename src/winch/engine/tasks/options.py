@@ -24,6 +24,8 @@ from winch.core.values.ids import ALIAS_HEADER, is_alias, known_as
 DEFAULT_TIMEOUT = timedelta(minutes=15)
 MOST_COLLECTED = 2000
 MOST_SEARCHED = 8
+MOST_SLOTS = 1024
+"""The highest concurrency of one worker process, and so of one task's slots."""
 
 
 class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +51,7 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     enqueue_rate: Rate | None = None
     search: tuple[str, ...] = ()
     needs: dict[str, str] = {}
+    slots: int = 1
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -349,6 +352,12 @@ def _version(value: object) -> int:
     return value
 
 
+def _slots(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_SLOTS:
+        raise ConfigError(f"slots must be a whole number from 1 to {MOST_SLOTS}, got {value!r}")
+    return value
+
+
 _CHECKS: dict[str, Any] = {
     "isolate": _isolate,
     "heartbeat": _heartbeat,
@@ -374,6 +383,7 @@ _CHECKS: dict[str, Any] = {
     "enqueue_rate": _enqueue_rate,
     "search": _search,
     "needs": lambda value: check_labels(value, "needs"),
+    "slots": _slots,
     "fifo": _fifo,
     "tenant": _tenant,
     "conn": lambda conn: conn,

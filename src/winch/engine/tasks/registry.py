@@ -63,11 +63,6 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._tasks))
 
-    @property
-    def with_code(self) -> tuple[str, ...]:
-        """The names of those that a worker of this app can run."""
-        return tuple(sorted(task.name for task in self if task.has_code))
-
 
 def refuse_unfit(fn: object) -> None:
     """Raise ConfigError with a reason for what cannot be a task: a worker must be able to call it with

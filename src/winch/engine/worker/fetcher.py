@@ -11,14 +11,16 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from winch.core.errors import StorageUnavailable
+from winch.core.errors import StorageError, StorageUnavailable
 from winch.core.job import Claim
 from winch.core.values.ids import random_id
 from winch.engine.base.log import log
 from winch.engine.base.service import Service, polling
+from winch.engine.worker.queue_bounds import QueueBounds
 from winch.engine.worker.queue_order import QueueOrder
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish
 from winch.storage.protocol import Bell, ClaimingBell, DeliveringBell, Driver
@@ -92,9 +94,12 @@ class Fetcher(Service):
         *,
         monotonic: Callable[[], float] = time.monotonic,
         entropy: Callable[[int], bytes] = os.urandom,
+        bounds: QueueBounds | None = None,
     ) -> None:
+        """`bounds`: what this worker bounds for single queues."""
         super().__init__()
         order = settings.order
+        self._bounds = bounds
         self.driver = driver
         self._order = order
         self._tasks = tuple(settings.tasks)
@@ -141,6 +146,13 @@ class Fetcher(Service):
         self._quiet = is_quiet
         self.look_up()
 
+    def job_ended(self) -> None:
+        """A job has ended here: its slot is free, and there may be room for one more of its queue."""
+        if self.is_waiting:
+            self.slot_freed()
+        elif self._bounds is not None and self._bounds.is_full:
+            self.look_up()
+
     def look_up(self) -> None:
         """Have it look at what was asked of it, whatever it waits for."""
         self._slot_freed.set()
@@ -169,6 +181,8 @@ class Fetcher(Service):
         # A queue that had less than was asked for has mostly nothing a moment later: one look is enough.
         self._expects_none = self._stays_armed and len(claims) < room
         if not claims:
+            if self._bounds is not None and self._bounds.opens_in is not None:
+                return min(self._bounds.opens_in, self._poll)
             if await self._taker.found_nothing():
                 return 0.0  # something may have come by what was done there
             if not self._waits_in_store or self._stopping.is_set():
@@ -259,11 +273,13 @@ class Fetcher(Service):
         nothing may be claimed now."""
         is_over = self._quiet or self._stopping.is_set()
         room = 0 if is_over else min(self._taker.space(), len(outcomes))
-        if room <= 0:
+        # Members of bounded queues are claimed apart.
+        queues = None if self._bounds is None else self._bounds.unbounded(self._order.names)
+        if room <= 0 or queues == ():
             return None
         sent = self.monotonic()
         answers, claims = await self._noted(
-            self._params(room, None), lambda then: self.driver.finish_and_claim(outcomes, then)
+            self._params(room, None, queues), lambda then: self.driver.finish_and_claim(outcomes, then)
         )
         self._taker.deliver(claims, sent)
         if len(claims) < room:
@@ -277,16 +293,43 @@ class Fetcher(Service):
 
     async def _claim(self, limit: int, tasks: tuple[str, ...] | None = None) -> list[Claim]:
         sent = self.monotonic()
-        claims = await self._noted(self._params(limit, tasks), self.driver.claim)
+        if self._bounds is None:
+            claims = await self._noted(self._params(limit, tasks), self.driver.claim)
+        else:
+            claims = await self._claim_bounded(self._bounds, limit, tasks)
         if claims:
             self._taker.answered(self.monotonic() - sent)
         return claims
 
-    def _params(self, limit: int, tasks: tuple[str, ...] | None) -> ClaimParams:
+    async def _claim_bounded(
+        self, bounds: QueueBounds, limit: int, tasks: tuple[str, ...] | None
+    ) -> list[Claim]:
+        claims: list[Claim] = []
+        order = self._order.strict or self._order.next()
+        try:
+            with closing(bounds.parts(order, lambda: self._taker.free() - len(claims))) as parts:
+                for queues, most in parts:
+                    room = limit - len(claims)
+                    params = self._params(room if most is None else min(room, most), tasks, queues)
+                    found = await self._noted(params, self.driver.claim)
+                    bounds.claimed(found)
+                    claims += found
+                    if len(claims) >= limit:
+                        break
+        except StorageError:
+            if not claims:
+                raise  # else the next pass meets it
+        finally:
+            bounds.delivered(claims)  # the caller takes them without a wait
+        return claims
+
+    def _params(
+        self, limit: int, tasks: tuple[str, ...] | None, queues: tuple[str, ...] | None = None
+    ) -> ClaimParams:
         return ClaimParams(
             session=self._taker.session,
             token=random_id(self._entropy(16)),
-            queues=self._order.strict or self._order.next(),
+            queues=queues or self._order.strict or self._order.next(),
             limit=limit,
             tasks=tasks or self._tasks,
             gated=self._gated(limit, is_for_one=tasks is not None),

@@ -1,9 +1,7 @@
-"""The slots of a worker: `concurrency` runners over the jobs it has claimed, and how many to claim.
+"""The slots of a worker: `concurrency` runners over the jobs it has claimed.
 
-Short jobs are over before the next claim is answered, so a worker that claims only for free slots
-mostly waits for the store. Long jobs need nothing ahead: a job that is claimed early waits here instead
-of running elsewhere. So the number follows what is measured, job time and round trip, and a job that
-has waited here too long goes back to the store.
+A job that has waited here too long goes back to the store. `room.py` has how many to claim ahead, and
+what heavy jobs need.
 """
 
 from __future__ import annotations
@@ -11,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from winch.core.flow import INPUTS_HEADER
 from winch.core.gates.uses import traits_of
 from winch.core.job import Claim
+from winch.core.policy.queue_limits import QueueLimit
 from winch.engine.base.log import log
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.fetcher import Fetcher
 from winch.engine.worker.held_jobs import Waiting, ref_of
 from winch.engine.worker.interrupts import OnLoop
+from winch.engine.worker.queue_bounds import QueueBounds
+from winch.engine.worker.room import Prefetch, Weights, weight_of
 from winch.engine.worker.running.choose import JobPlan, Way, is_as_usual
 from winch.engine.worker.running.collecting import Collecting
 from winch.engine.worker.running.inline import Begun, Inline
@@ -43,65 +44,10 @@ LOCKED_PAUSE = 0.01
 READY_SOON = 1.0
 # How long such a burst waits for the last outcomes to be stored before it claims once more.
 FLUSH_WAIT = 0.5
-MOST = 1000
 # A claim takes at most this many: with as many again waiting, the slots work while the store does.
 MOST_AT_ONCE = 500
-# Never more than the slots will start within this many seconds.
-HORIZON = 0.05
-# More jobs a second than this are claimed ahead for so many seconds, however quick the store is: a claim
-# of a few jobs costs nearly as much as one of hundreds.
-MANY, MANY_HORIZON = 2000, 0.005
 # A claimed job that has not started within this many seconds is given back.
 HOARD_LIMIT = 0.1
-# What waits here takes about this many bytes at most, beyond the jobs of free slots.
-MOST_BYTES = 16 * 1024 * 1024
-_WEIGHT = 0.1
-
-
-class Prefetch:
-    """Running averages of a job's time in its slot and of a claim's round trip, in seconds."""
-
-    def __init__(self, slots: int) -> None:
-        self._slots = slots
-        self._job_time: float | None = None
-        self._job_bytes = 0.0
-        self._round_trip = 0.001
-
-    def ended(self, seconds: float, jobs: int = 1) -> None:
-        """So many jobs took this long each, and each counts: a worker that begins on a full queue runs
-        hundreds at a time, and knows after the first of these how many to claim."""
-        if self._job_time is None:
-            self._job_time = seconds
-        else:
-            weight = _WEIGHT if jobs == 1 else 1 - (1 - _WEIGHT) ** jobs
-            self._job_time += weight * (seconds - self._job_time)
-
-    def ended_in_place(self, seconds: float, jobs: int = 1) -> None:
-        """So many jobs kept all slots from running for this long each: they never waited."""
-        self.ended(seconds * self._slots, jobs)
-
-    def claimed(self, seconds: float) -> None:
-        """A claim took this long to be answered."""
-        self._round_trip += _WEIGHT * (seconds - self._round_trip)
-
-    def brought(self, claims: Sequence[Claim]) -> None:
-        """A claim brought these jobs. Large ones are believed at once, small ones bit by bit."""
-        size = sum(len(claim.args) for claim in claims) / len(claims)
-        self._job_bytes = max(size, self._job_bytes + _WEIGHT * (size - self._job_bytes))
-
-    def hoarded(self) -> None:
-        """Jobs waited too long: forget what made them look short."""
-        self._job_time = None
-
-    def ahead(self) -> int:
-        """How many to claim beyond the free slots; none until a job's time is known."""
-        if self._job_time is None:
-            return 0
-        rate = self._slots / max(self._job_time, 1e-6)
-        horizon = min(2 * self._round_trip, HORIZON)
-        if rate > MANY:
-            horizon = max(horizon, MANY_HORIZON)
-        return int(min(rate * horizon, MOST, MOST_BYTES / max(self._job_bytes, 1.0)))
 
 
 class Slots:
@@ -132,6 +78,7 @@ class Slots:
         self._on_broken = on_broken
         self._hands_over = is_fast()
         self._prefetch = Prefetch(concurrency)
+        self.weights: Weights = Weights(concurrency, (task.options.slots for task in runtime.tasks))
         self._inline = Inline(parts)
         self._rows = ThreadRows(parts, threads, self._ran_in_row)
         self._collecting = Collecting(parts, concurrency, self._claim_more, self.deliver)
@@ -151,6 +98,17 @@ class Slots:
         """The fetcher that claims for these slots."""
         self._fetcher = fetcher
 
+    def bounds(self, limits: Mapping[str, QueueLimit]) -> QueueBounds | None:
+        """What these limits of queues leave for a claim; None where there are none."""
+        return QueueBounds(limits, self._claims, self._jobs.monotonic) if limits else None
+
+    def _claims(self) -> list[Claim]:
+        """All claims that wait or run here."""
+        with self._jobs.lock:
+            here = [item[0] for item in self._jobs.waiting]
+            here += [attempt.claim for attempt in self._jobs.running]
+        return here + self._collecting.claims()
+
     def close(self) -> None:
         """Claim nothing more."""
         self._is_closed = True
@@ -167,8 +125,15 @@ class Slots:
 
     def free(self) -> int:
         # Ends that are on their way to the store may claim the next jobs of their gates.
-        taken = self._busy + len(self._jobs.waiting) + self._finisher.continuing
+        taken = self._busy + len(self._jobs.waiting) + self._finisher.continuing + self._extra()
         return max(self._concurrency - taken, 0)
+
+    def _extra(self) -> int:
+        """What heavy jobs take beyond one slot each: those that run, and those that wait."""
+        if not self.weights.differ:
+            return 0
+        with self._jobs.lock:
+            return self.weights.extra + self.weights.waiting(self._jobs.waiting)
 
     def answered(self, seconds: float) -> None:
         self._prefetch.claimed(seconds)
@@ -191,7 +156,10 @@ class Slots:
         # A claim without a free slot may take one job under a scope or a slow rate, or the worker would
         # wait for the bell while such jobs are ready. While that one waits here, no other claim does.
         ahead = 0 if waiting and self._holds_for_free_slot() else self._prefetch.ahead()
-        room = self._concurrency + ahead - self._busy - waiting
+        free = self._concurrency - self._busy - waiting - self._extra()
+        if self.weights.differ and not self.weights.may_claim(free):
+            return 0
+        room = free + ahead
         if recycling.counts_jobs:
             room = min(room, recycling.cap(room + waiting) - waiting)
         # With something waiting already, small claims are not worth their round trip.
@@ -328,7 +296,9 @@ class Slots:
     def release_hoarded(self, now: float) -> None:
         """Release jobs that have waited here for too long: other workers may be free."""
         with contextlib.suppress(IndexError):
-            if now - self._jobs.waiting[0][2] > HOARD_LIMIT:
+            first = self._jobs.waiting[0]
+            if now - first[2] > HOARD_LIMIT:
+                self.weights.reserve(first)
                 self.release_unstarted()
                 self._prefetch.hoarded()
 
@@ -359,7 +329,7 @@ class Slots:
         on_loop = OnLoop(asyncio.current_task())
         turned_at = now = monotonic()
         while True:
-            if not waiting:
+            if not waiting or (self.weights.differ and not self._next_fits()):
                 waiter = asyncio.get_running_loop().create_future()
                 self._idle.append(waiter)
                 await waiter
@@ -367,6 +337,8 @@ class Slots:
             elif now - turned_at >= TURN_EVERY:
                 await asyncio.sleep(0)
                 turned_at = now = monotonic()
+            if self.weights.differ and waiting and not self._next_fits():
+                continue  # another slot was quicker
             self._busy += 1
             ran, begun = 0, None
             if self._next_is_inline():
@@ -387,8 +359,15 @@ class Slots:
                 self.all_ended.set()
                 if self._is_burst and self._fetcher is not None:
                     self._fetcher.look_up()  # a burst ends with its last job, not at the next poll
-            if self._fetcher is not None and self._fetcher.is_waiting:
-                self._fetcher.slot_freed()
+            if self._fetcher is not None:
+                self._fetcher.job_ended()
+
+    def _next_fits(self) -> bool:
+        """Whether there are as many free slots as the next job takes. If not, those behind it wait."""
+        try:
+            return self.weights.fits(self._jobs.waiting[0], self._busy)
+        except IndexError:  # a thread was quicker
+            return False
 
     def _next_is_inline(self) -> bool:
         """Whether the next job is one of a row of coroutines."""
@@ -404,13 +383,21 @@ class Slots:
             item = self._jobs.waiting.popleft()
         except IndexError:  # another slot was quicker
             return now
+        extra = weight_of(item) - 1 if self.weights.differ else 0
+        if extra and not self.weights.fits(item, self._busy - 1):  # a thread has taken the one before
+            self._jobs.waiting.appendleft(item)
+            return now
         rest = None
         try:
             rest = self._start(item, now, slot)
         except Exception as error:
             self._failed(item[0], error)
         if rest is not None:
-            return await self._see_through(item[0], rest)
+            self.weights.extra += extra
+            try:
+                return await self._see_through(item[0], rest)
+            finally:
+                self.weights.extra -= extra
         ended = self._jobs.monotonic()
         self._prefetch.ended_in_place(ended - now)
         return ended
@@ -476,8 +463,8 @@ class Slots:
     def _ran_in_row(self, seconds: float) -> None:
         """A job of a row has ended; its slot continues with the next."""
         self._prefetch.ended(seconds)
-        if self._fetcher is not None and self._fetcher.is_waiting:
-            self._fetcher.slot_freed()
+        if self._fetcher is not None:
+            self._fetcher.job_ended()
 
     async def _claim_more(self, task: str, room: int) -> list[Claim]:
         return [] if self._fetcher is None else await self._fetcher.more(task, room)

@@ -47,7 +47,7 @@ class StartedJobs:
 
     @classmethod
     def create(cls, slots: int) -> StartedJobs:
-        fd = _anonymous_file()
+        fd = anonymous_file("winch-started")
         os.ftruncate(fd, _HEADER.size + slots * _SLOT.size)
         return cls(fd, slots)
 
@@ -147,9 +147,10 @@ class StartedPlaces:
         self._free += places
 
 
-def _anonymous_file() -> int:
+def anonymous_file(name: str) -> int:
+    """A file without a path, for processes that share its descriptor."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("winch-started", os.MFD_CLOEXEC)
+        return os.memfd_create(name, os.MFD_CLOEXEC)
     import tempfile
 
     with tempfile.TemporaryFile() as file:

@@ -18,13 +18,14 @@ from datetime import timedelta
 
 from winch.core.errors import ConfigError, StorageError
 from winch.core.policy.labels import meets
+from winch.core.policy.queue_limits import QueueLimit
 from winch.core.policy.queue_settings import QueueSettings
 from winch.core.values.ids import random_id
 from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.loops import LoopEnded, Loops, tell
 from winch.engine.base.service import Backoff, Service
-from winch.engine.client.needs import publish_needs
+from winch.engine.client.needs import Needs, publish_needs
 from winch.engine.client.spool import Spool
 from winch.engine.maintenance.queue_settings import QueueRules
 from winch.engine.maintenance.spool_forwarder import Forwarder
@@ -42,6 +43,7 @@ from winch.engine.worker.new_queues import NewQueues, known_queues
 from winch.engine.worker.outcomes import Recorder
 from winch.engine.worker.queue_order import QueueOrder, Queues
 from winch.engine.worker.recycling import Recycling
+from winch.engine.worker.room import Reserved
 from winch.engine.worker.running.parts import Parts
 from winch.engine.worker.running.process import IsolatedProcesses, IsolationFailed, ProcessStore
 from winch.engine.worker.running.threads import Threads
@@ -79,6 +81,8 @@ class WorkerConfig:
     supervisor: str = ""
     # What this worker offers to tasks that need something.
     labels: Mapping[str, str] = field(default_factory=dict)
+    # What it bounds for single queues.
+    queue_limits: Mapping[str, QueueLimit] = field(default_factory=dict)
 
     def order_among(self, known: Iterable[str], rng: random.Random) -> QueueOrder:
         """The order over the queues that are named, or over all that are known."""
@@ -183,12 +187,13 @@ class Worker:
                 config.poll,
                 is_gated=any(has_gates(tasks.get(name).options) for name in self._tasks),
                 # Not with a lease so short that a claim that waited would look too old.
-                waits_in_store=config.poll <= self._jobs.too_old / 4,
+                waits_in_store=config.poll <= self._jobs.too_old / 4 and not config.queue_limits,
                 at_once=None if any(task.options.collect for task in tasks) else config.concurrency,
             ),
             self._slots,
             monotonic=self._monotonic,
             entropy=self._entropy,
+            bounds=self._slots.bounds(config.queue_limits),
         )
         self._fetcher.quiet(self._is_quiet)
         self._slots.fetch_from(self._fetcher)
@@ -205,6 +210,16 @@ class Worker:
             Cancels(self._driver, self._jobs),
             Notes(self._driver, self._jobs),
         ]
+        if self._slots.weights.differ:
+            self._services.append(
+                Reserved(
+                    self._driver,
+                    self._slots.weights,
+                    config.poll,
+                    session=lambda: self.session,
+                    on_free=self._fetcher.slot_freed,
+                )
+            )
         if not isinstance(config.order, QueueOrder):
             self._services.append(
                 NewQueues(
@@ -255,17 +270,22 @@ class Worker:
         self.order: QueueOrder = self._config.order_among(known, self._rng)
 
     def _runnable(self) -> tuple[str, ...]:
-        """The tasks whose needs the labels of this worker meet: it claims no others."""
+        """The tasks that this worker can run: it has the labels and the slots that they need. It claims
+        no others."""
         tasks, labels = self._runtime.tasks, self._config.labels
-        names = tuple(name for name in tasks.with_code if meets(labels, tasks.get(name).options.needs))
-        if tasks.with_code and not names:
-            raise ConfigError("every task of the app needs labels that this worker does not have")
+        own = [task for task in tasks if task.has_code]
+        fitting = [task for task in own if task.options.slots <= self._config.concurrency]
+        names = tuple(task.name for task in fitting if meets(labels, task.options.needs))
+        if own and not names:
+            raise ConfigError(
+                "every task of the app needs labels or slots that this worker does not have"
+            )
         return names
 
     async def _declare_limits(self) -> None:
         """Publish the limits and the needs of this code: the last worker to start wins."""
         tasks = self._runtime.tasks
-        needs = {name: tasks.get(name).options.needs for name in tasks.names}
+        needs = {task.name: Needs(task.options.needs, task.options.slots) for task in tasks}
         await operation.arun(self._driver, publish_needs(self._driver, needs))
         specs = declared(tasks.get(name) for name in tasks.names)
         if specs:
@@ -285,6 +305,7 @@ class Worker:
             schedules=self._declared(),
             supervisor=self._config.supervisor,
             labels=dict(self._config.labels),
+            queue_limits=dict(self._config.queue_limits),
         )
         await self._driver.arun(self._driver.start_session(session))
         self._jobs.session = self._executor.worker = session.id

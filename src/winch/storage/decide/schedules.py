@@ -171,7 +171,20 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True):
     first: int = 0
 
 
-Change = Put | Pause | Resume | Remove | Tick | Trigger | Skip | Backfill
+class Adopt(msgspec.Struct, frozen=True, kw_only=True):
+    """Have a schedule of another store, from the window on that it had dealt with last. While it
+    `is_held` this store does not tick it; `reason` says why. Windows that pass meanwhile are made up for
+    as the misfire policy says."""
+
+    definition: str
+    is_code: bool
+    last_window: datetime
+    pending: datetime | None = None
+    is_held: bool = True
+    reason: str | None = None
+
+
+Change = Put | Pause | Resume | Remove | Tick | Trigger | Skip | Backfill | Adopt
 
 
 class Answered(StrEnum):
@@ -219,6 +232,8 @@ def changed(
     """What this change makes of a schedule. `live`: how many of its jobs are not final."""
     if isinstance(change, Put):
         return _put(name, row, change, at)
+    if isinstance(change, Adopt):
+        return _adopt(name, row, change, at)
     if row is None:
         return Effect(answer=Answered.MISSING)
     if isinstance(change, Remove):
@@ -255,6 +270,31 @@ def _put(name: str, row: ScheduleRow | None, change: Put, at: datetime) -> Effec
         return Effect(answer=Answered.DONE, row=row, is_written=False)
     edited = msgspec.structs.replace(row, definition=change.definition, next_at=None)
     return Effect(answer=Answered.DONE, row=edited, is_defined=True)
+
+
+def _adopt(name: str, row: ScheduleRow | None, change: Adopt, at: datetime) -> Effect:
+    made = row or ScheduleRow(
+        name=name,
+        definition=change.definition,
+        is_code=change.is_code,
+        created_at=at,
+        last_window=change.last_window,
+    )
+    adopted = msgspec.structs.replace(
+        made,
+        definition=made.definition if made.declared_by else change.definition,
+        # One that this store ticks goes on from its own last window, where that is later.
+        last_window=(
+            change.last_window
+            if row is None or row.paused_at is not None
+            else max(row.last_window, change.last_window)
+        ),
+        pending=change.pending or made.pending,
+        paused_at=at if change.is_held else None,
+        pause_reason=change.reason if change.is_held else None,
+        next_at=None,
+    )
+    return Effect(answer=Answered.DONE, row=adopted, is_defined=row is None)
 
 
 def _resume(row: ScheduleRow, at: datetime) -> Effect:

@@ -348,7 +348,8 @@ async def why(call: WebCall) -> WebReply:
 async def why_of(call: WebCall, record: JobRecord) -> str:
     """Why the job is where it is; without the ids and the number of other jobs for a narrowed caller."""
     driver = call.site.driver
-    asked = reasons.why(driver, record.id, names_others=not call.access.is_narrow)
+    start = call.site.app.start_worker
+    asked = reasons.why(driver, record.id, names_others=not call.access.is_narrow, start=start)
     text = await operation.arun(driver, asked)
     if text is None:
         raise JobNotFound(record.id)

@@ -12,12 +12,14 @@ from winch.areas.replay import Replayed
 from winch.areas.replay import replay as replay_dead
 from winch.core.errors import JobNotFound
 from winch.core.lifecycle import JobState
+from winch.core.policy.labels import check_labels, meets
 from winch.core.policy.queue_settings import NO_SETTINGS, QueueSettings
 from winch.core.policy.retry import StoredRetry, backoff_text
 from winch.core.values.duration import format_duration, parse_rate
 from winch.core.values.ids import known_as
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import AuditLine, acting
+from winch.engine.client.backlog import backlog_of, by_label
 from winch.engine.client.worker_commands import by_worker
 from winch.engine.observe.task_times import task_times
 from winch.engine.tasks.options import check_queue
@@ -51,6 +53,8 @@ from winch.web.schemas import (
 )
 
 CAP = 10_000
+# Jobs that need no label, as a scaler names them.
+NO_LABEL = "none"
 
 
 async def visible_queues(call: WebCall) -> list[QueueInfo]:
@@ -264,19 +268,26 @@ async def stats(call: WebCall) -> WebReply:
 
 
 async def autoscale(call: WebCall) -> WebReply:
-    wanted = call.query.queue
+    query: ScaleQuery = call.query
+    wanted, label = query.queue, query.label
     if wanted is not None and not call.access.serves(wanted):
         raise Problem("not-found", f"no queue {wanted!r}")
-    value = 0
-    live = await visible_sessions(call, is_ended_too=False)
-    for queue in await visible_queues(call):
-        if wanted in (None, queue.name) and queue.paused_at is None:
-            value += queue.counts.get(JobState.READY, 0) + queue.counts.get(JobState.RUNNING, 0)
-        elif wanted in (None, queue.name):
-            value += queue.counts.get(JobState.RUNNING, 0)
-    serving = [one for one in live if one.supervisor and (wanted is None or wanted in one.queues)]
+    serving = [
+        one
+        for one in await visible_sessions(call, is_ended_too=False)
+        if one.supervisor and (wanted is None or wanted in one.queues)
+    ]
+    queues = [one for one in await visible_queues(call) if wanted in (None, one.name)]
+    if label is None:
+        value = sum(backlog_of(queue) for queue in queues)
+    else:
+        needed = "" if label == NO_LABEL else label
+        labels = check_labels([needed] if needed else [], "label")
+        serving = [one for one in serving if meets(one.labels, labels)]
+        found = await call.site.client.arun(by_label(call.site.driver, queues))
+        value = sum(number for (_, one), number in found.items() if one == needed)
     busy = sum(any(one.running for one in worker) for worker in by_worker(serving))
-    workers = max(busy, -(-value // call.query.jobs_per_worker))
+    workers = max(busy, -(-value // query.jobs_per_worker))
     return WebReply(ScaleOut(value=value, busy_workers=busy, workers=workers))
 
 

@@ -49,14 +49,10 @@ async def stacks(call: WebCall) -> WebReply:
 
 async def configure(call: WebCall) -> WebReply:
     workers, body = call.site.app.workers, call.body
-    given = {"concurrency": body.concurrency, "queues": body.queues}
-    call.detail.update({name: value for name, value in given.items() if value is not None})
-    return await _sent(
-        call,
-        lambda session, wait: workers.aconfigure(
-            session, concurrency=body.concurrency, queues=body.queues, wait=wait
-        ),
-    )
+    named = ("concurrency", "queues", "queue_limits", "queue_rates")
+    given = {name: getattr(body, name) for name in named if getattr(body, name) is not None}
+    call.detail.update(given)
+    return await _sent(call, lambda session, wait: workers.aconfigure(session, wait=wait, **given))
 
 
 async def get_command(call: WebCall) -> WebReply:

@@ -101,6 +101,7 @@ async def detail_page(call: WebCall) -> Response:
         settings={field: shown_value(getattr(stored, field)) for field in SETTINGS},
         on_full=[str(word) for word in OnFull],
         queue=queue,
+        start_worker=call.site.app.start_worker,
         sessions=sessions,
         jobs=[job_out(job) for job in found.jobs],
         tasks=[
@@ -173,6 +174,7 @@ async def workers_page(call: WebCall) -> Response:
         call,
         "workers.html",
         title="Workers",
+        start_worker=call.site.app.start_worker,
         live=live,
         ended=[s for s in mine if s.ended_at is not None][:50],
         running=by_session,

@@ -109,6 +109,7 @@ def worker_out(session: SessionInfo) -> WorkerOut:
         slots=session.slots,
         running=session.running,
         labels=session.labels,
+        queue_limits=session.queue_limits,
         started_at=session.started_at,
         lease_until=session.lease_until,
         ended_at=session.ended_at,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_limits import QueueLimit
 from winch.engine.observe.task_times import TaskTimes
 from winch.web.schemas.base import Body, Duration, Limit, Name, Uuid
 from winch.web.schemas.jobs import ErrorOut
@@ -60,6 +61,7 @@ class WorkerOut(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     running: int
     labels: dict[str, str]
+    queue_limits: dict[str, QueueLimit]
     started_at: datetime
     lease_until: datetime
     ended_at: datetime | None
@@ -123,12 +125,14 @@ class StatsOut(msgspec.Struct, frozen=True, kw_only=True):
 
 class ScaleQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queue: str | None = None
+    label: Annotated[str, msgspec.Meta(max_length=200)] | None = None
     jobs_per_worker: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 10
 
 
 class ScaleOut(msgspec.Struct, frozen=True, kw_only=True):
-    """`value`: jobs that could run now, ready ones and running ones. `busy_workers`: workers that run a
-    job. `workers`: how many are wanted, never fewer than are busy."""
+    """`value`: jobs that could run now, ready ones and running ones; with `label`, those that need it
+    (or "none"). `busy_workers`: workers that run a job. `workers`: how many are wanted, never fewer than
+    are busy."""
 
     value: int
     busy_workers: int

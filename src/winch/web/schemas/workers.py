@@ -24,10 +24,12 @@ class StopBody(CommandBody, frozen=True, kw_only=True):
 
 
 class ConfigureBody(CommandBody, frozen=True, kw_only=True):
-    """`queues` as of `winch worker -Q`."""
+    """`queues` as of `winch worker -Q`. `queue_limits` and `queue_rates` replace those of all queues."""
 
     concurrency: Concurrency | None = None
     queues: Annotated[str, msgspec.Meta(max_length=20_000)] | None = None
+    queue_limits: Annotated[dict[str, int], msgspec.Meta(max_length=256)] | None = None
+    queue_rates: Annotated[dict[str, str], msgspec.Meta(max_length=256)] | None = None
 
 
 class CommandOut(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,11 +15,6 @@ from winch.core.lifecycle import JobState
 LOOK_AT = 10_000
 
 
-def _worker(app: App) -> str:
-    """How to start a worker. The command of a framework knows the app."""
-    return f"{app.command} worker{' -A module:app' if app.command == 'winch' else ''}"
-
-
 def check_workers(app: App) -> Findings:
     sessions = app.workers.list()
     live = [session for session in sessions if is_live(session)]
@@ -27,7 +22,7 @@ def check_workers(app: App) -> Findings:
         slots = sum(session.slots for session in live)
         yield Finding(Level.OK, "workers", f"{len(live)} live, {count(slots, 'slot')}")
     else:
-        yield Finding(Level.NOTE, "workers", "none is live", f"start one: {_worker(app)}")
+        yield Finding(Level.NOTE, "workers", "none is live", f"start one: {app.start_worker}")
     for session in sessions:
         if session.ended_at is None and not is_live(session):
             yield Finding(
@@ -35,7 +30,7 @@ def check_workers(app: App) -> Findings:
                 "workers",
                 f"the lease of {session.worker} is over since {span(now() - session.lease_until)}, "
                 f"and no worker has rescued its {count(session.running, 'job')}",
-                f"a live worker does that within seconds; start one: {_worker(app)}",
+                f"a live worker does that within seconds; start one: {app.start_worker}",
             )
     releases = Counter(session.release for session in live if session.release)
     if len(releases) > 1:
@@ -63,7 +58,7 @@ def check_jobs(app: App) -> Findings:
                 "queues",
                 f"{count(ready, 'job')} of queue {queue.name!r} "
                 f"{'is' if ready == 1 else 'are'} ready, and no live worker serves it",
-                f"start a worker: {_worker(app)} -Q {queue.name}",
+                f"start a worker: {app.start_worker} -Q {queue.name}",
             )
         if queue.paused_at is not None:
             why = f": {queue.pause_reason}" if queue.pause_reason else ""
@@ -113,7 +108,7 @@ def check_schedules(app: App) -> Findings:
             "schedules",
             f"schedule {one.name!r} is late: its window of {stamp(one.next_at or one.now)} has been due "
             f"for {span(one.late_by or timedelta(0))}",
-            f"any live worker ticks schedules; start one: {_worker(app)}",
+            f"any live worker ticks schedules; start one: {app.start_worker}",
         )
     for one in found:
         if one.paused_at is not None:

@@ -161,6 +161,7 @@ class ReadVerbs:
             end_reason=session.end_reason,
             supervisor=info.supervisor,
             labels=info.labels,
+            queue_limits=info.queue_limits,
         )
 
     def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:

@@ -33,6 +33,8 @@ class UpkeepVerbs:
             at = self._base.now(now)
             judged = at if as_of is None else min(at, as_of)
             for session in self._state.sessions.values():
+                if session.ended_at is None:  # the clock may have been set back
+                    session.lease_until = min(session.lease_until, at + session.info.lease)
                 if session.ended_at is None and session.lease_until <= judged:
                     session.ended_at, session.end_reason = at, "lease over"
             orphans = [

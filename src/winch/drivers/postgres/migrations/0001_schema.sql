@@ -358,6 +358,7 @@ CREATE TABLE {schema}.session (
     -- What acts on commands, the same for all processes of one worker; empty: it takes none.
     supervisor text NOT NULL DEFAULT '',
     labels text NOT NULL DEFAULT '{}',
+    queue_limits text NOT NULL DEFAULT '{}',
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) WITH (
     -- Room for beats to replace the row in its own page. No column that a beat writes has an index.
@@ -2444,6 +2445,23 @@ WHERE job.state IN ('ready', 'running')
 GROUP BY job.queue, queue.concurrency;
 
 COMMENT ON VIEW {schema}.backlog IS 'jobs that could run now, by queue: what to scale workers by';
+
+-- The same by the label that the jobs need, like gpu=h100: for pools of workers with labels. A job that needs two
+-- labels counts under both; one that needs none counts under ''.
+
+CREATE VIEW {schema}.backlog_by_label AS
+SELECT
+    job.queue,
+    coalesce(needed.key || '=' || needed.value, '') AS label,
+    count(*) FILTER (WHERE job.state = 'running' OR queue.paused_at IS NULL) AS value
+FROM {schema}.job
+LEFT JOIN {schema}.queue ON queue.name = job.queue
+LEFT JOIN {schema}.book_line ON book_line.book = 'needs' AND book_line.key = job.task
+LEFT JOIN LATERAL jsonb_each_text(book_line.body::jsonb -> 'labels') AS needed (key, value) ON true
+WHERE job.state IN ('ready', 'running')
+GROUP BY job.queue, label;
+
+COMMENT ON VIEW {schema}.backlog_by_label IS 'jobs that could run now, by queue and needed label: what to scale pools of workers by';
 
 -- Upkeep of the archive ------------------------------------------------------------------------------
 -- Owned by the migrator and run with its rights, so that workers need none to create or drop tables.

@@ -14,7 +14,7 @@ WHERE schedule_run.schedule = :name
 
 -- change_schedule.add: a new one; nothing when another process was first.
 INSERT INTO {schema}.schedule (name, definition, is_code, created_at, last_window)
-VALUES (:name, :definition, false, :created_at, :last_window)
+VALUES (:name, :definition, :is_code, :created_at, :last_window)
 ON CONFLICT DO NOTHING
 RETURNING name;
 

@@ -28,12 +28,12 @@ chosen AS MATERIALIZED (
     SELECT array_agg(first.place) AS places, array_agg(first.id) AS ids
     FROM (
         SELECT ready.place, ready.id
-        FROM unnest(:queues::text[], :starts::bigint[]) AS wanted (queue, start)
+        FROM unnest(:queues::text[], :starts::bigint[], :start_ids::uuid[]) AS wanted (queue, start, start_id)
         CROSS JOIN LATERAL (
             SELECT job.ctid AS place, job.id
             FROM {schema}.job
             WHERE job.queue = wanted.queue
-                AND job.sort_key >= wanted.start
+                AND (job.sort_key, job.id) >= (wanted.start, wanted.start_id)
                 AND job.filed = 'ready'
                 AND job.gate IS NULL
                 AND job.state = 'ready'

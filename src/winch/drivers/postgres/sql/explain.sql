@@ -67,7 +67,7 @@ SELECT
         FROM {schema}.claimed
         WHERE claimed.session = session.id
     ),
-    ended_at, end_reason, supervisor, labels
+    ended_at, end_reason, supervisor, labels, queue_limits
 FROM {schema}.session
 WHERE id = :session::uuid;
 

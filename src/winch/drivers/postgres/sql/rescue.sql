@@ -1,5 +1,6 @@
 -- rescue: ends sessions whose lease is over. Locks: these sessions FOR UPDATE SKIP LOCKED: one in which a
 -- claim is on its way is left to the next sweep; a claim or beat that comes later finds its session ended.
+-- A lease never lasts longer than a lease from now. One does where the clock was set back: it is shortened.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now
 ),
@@ -10,6 +11,20 @@ over AS MATERIALIZED (
         AND lease_until <= (SELECT least(now, :as_of::timestamptz) FROM clock)
     ORDER BY id
     FOR UPDATE SKIP LOCKED
+),
+far AS MATERIALIZED (
+    SELECT id
+    FROM {schema}.session, clock
+    WHERE ended_at IS NULL
+        AND lease_until > clock.now + make_interval(secs => lease_seconds)
+    ORDER BY id
+    FOR NO KEY UPDATE OF session SKIP LOCKED
+),
+shortened AS (
+    UPDATE {schema}.session
+    SET lease_until = clock.now + make_interval(secs => lease_seconds)
+    FROM far, clock
+    WHERE session.id = far.id
 )
 UPDATE {schema}.session
 SET ended_at = (SELECT now FROM clock),

@@ -2,7 +2,7 @@
 SELECT
     id::text, worker, host, pid, release, queues, tasks, slots, started_at, lease_until, beats,
     coalesce(claims.number, 0),
-    ended_at, end_reason, supervisor, labels
+    ended_at, end_reason, supervisor, labels, queue_limits
 FROM {schema}.session
 LEFT JOIN (
     SELECT session, count(*) AS number

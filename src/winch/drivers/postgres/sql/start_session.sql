@@ -5,12 +5,13 @@ WITH clock AS MATERIALIZED (
 started AS (
     INSERT INTO {schema}.session (
         id, worker, host, pid, release, queues, tasks, slots, lease_seconds, started_at, lease_until,
-        supervisor, labels
+        supervisor, labels, queue_limits
     )
     SELECT
         :id::uuid, :worker, :host, :pid, :release, :queues::text[], :tasks::text[], :slots,
         :lease_seconds::double precision, clock.now,
-        clock.now + make_interval(secs => :lease_seconds::double precision), :supervisor, :labels
+        clock.now + make_interval(secs => :lease_seconds::double precision), :supervisor, :labels,
+        :queue_limits
     FROM clock
     ON CONFLICT DO NOTHING
 )

@@ -14,27 +14,30 @@ from winch.storage.verbs import Verb
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Below every sort key.
-BEGINNING = -(1 << 63)
+Place = tuple[int, str]
+"""Where a job stands in the index of ready jobs: its sort key and its id."""
+# Before every job.
+BEGINNING: Place = (-(1 << 63), "00000000-0000-0000-0000-000000000000")
 # A claim for fewer jobs comes from a worker that is not in a hurry.
 MANY = 64
 # A job due sooner than the promoter's own poll rings the bell; a later one is met by the poll.
 SOON_SECONDS = 2.0
 
-Tasks = tuple[str, ...] | None
+Claimant = tuple[str, tuple[str, ...] | None]
+"""The session that claims, and the tasks that it claims jobs of."""
 
 
 class ClaimStarts:
     """Where claims begin in the index of ready jobs: at its start. `fast/low_water.py` begins later."""
 
-    def starts(self, queues: Sequence[str], tasks: Tasks) -> list[int]:
-        """The sort key at which to begin in each queue."""
+    def starts(self, queues: Sequence[str], claimant: Claimant) -> list[Place]:
+        """The place at which to begin in each queue."""
         return [BEGINNING] * len(queues)
 
-    def reached(self, queue: str, tasks: Tasks, start: int, last: int, seconds: float) -> None:
-        """A claim that began at `start` and took so long got the whole number, up to the key `last`."""
+    def reached(self, queue: str, claimant: Claimant, start: Place, last: Place, seconds: float) -> None:
+        """A claim that began at `start` and took so long got the whole number, up to `last`."""
 
-    def emptied(self, queues: Sequence[str], tasks: Tasks) -> None:
+    def emptied(self, queues: Sequence[str], claimant: Claimant) -> None:
         """A claim of these queues got fewer jobs than it wanted."""
 
 

@@ -8,7 +8,7 @@ from time import monotonic
 from winch.core.job import Claim
 from winch.drivers.postgres.records import read_claims
 from winch.drivers.postgres.statements import Body, Statement
-from winch.drivers.postgres.verbs.base import BEGINNING, MANY, Base
+from winch.drivers.postgres.verbs.base import BEGINNING, MANY, Base, Place
 from winch.drivers.postgres.verbs.gated_claims import GatedClaims
 from winch.storage.params import ClaimParams
 from winch.storage.verbs import Verb
@@ -30,12 +30,13 @@ class ClaimVerbs:
         tasks = None if params.tasks is None else list(params.tasks)
         is_batch = params.limit >= self._base.batch_from
 
-        def statement(starts: list[int], *, is_wary: bool = False) -> Statement:
+        def statement(starts: list[Place], *, is_wary: bool = False) -> Statement:
             values = {
                 "session": params.session,
                 "token": params.token,
                 "queues": queues,
-                "starts": starts,
+                "starts": [key for key, _ in starts],
+                "start_ids": [id_ for _, id_ in starts],
                 "tasks": tasks,
                 "limit": params.limit,
                 "is_batch": is_batch,
@@ -72,7 +73,8 @@ class ClaimVerbs:
             if params.gated != 0:
                 return (yield from wary())
             starts_at = self._base.claim_starts
-            starts = starts_at.starts(queues, params.tasks)
+            claimant = params.session, params.tasks
+            starts = starts_at.starts(queues, claimant)
             sent = monotonic()
             rows = yield statement(starts)
             if not rows and any(start > BEGINNING for start in starts):
@@ -82,11 +84,12 @@ class ClaimVerbs:
             seconds = monotonic() - sent
             claims = read_claims(rows, params.token, queues)
             if len(claims) < params.limit:
-                starts_at.emptied(queues, params.tasks)
+                starts_at.emptied(queues, claimant)
             elif params.limit >= MANY:
                 place = queues.index(claims[-1].queue)
-                starts_at.emptied(queues[:place], params.tasks)
-                starts_at.reached(queues[place], params.tasks, starts[place], rows[-1][0], seconds)
+                starts_at.emptied(queues[:place], claimant)
+                last = rows[-1][0], claims[-1].id
+                starts_at.reached(queues[place], claimant, starts[place], last, seconds)
             return claims
 
         return Verb("claim", body)

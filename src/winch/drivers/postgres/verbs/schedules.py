@@ -88,23 +88,29 @@ class ScheduleVerbs:
                 "change_schedule.add",
                 name=name,
                 definition=row.definition,
+                is_code=row.is_code,
                 created_at=row.created_at,
                 last_window=row.last_window,
             )
+            if rows and row.paused_at is not None:
+                yield from self._put(name, effect, row)
             return bool(rows)
         elif effect.is_written:
-            yield self._base.statement(
-                "change_schedule.put",
-                name=name,
-                definition=row.definition if effect.is_defined else None,
-                last_window=row.last_window,
-                next_at=row.next_at,
-                timing=row.timing,
-                pending=row.pending,
-                paused_at=row.paused_at,
-                pause_reason=row.pause_reason,
-            )
+            yield from self._put(name, effect, row)
         return True
+
+    def _put(self, name: str, effect: Effect, row: ScheduleRow) -> Body[None]:
+        yield self._base.statement(
+            "change_schedule.put",
+            name=name,
+            definition=row.definition if effect.is_defined else None,
+            last_window=row.last_window,
+            next_at=row.next_at,
+            timing=row.timing,
+            pending=row.pending,
+            paused_at=row.paused_at,
+            pause_reason=row.pause_reason,
+        )
 
     def _write_runs(
         self, name: str, effect: Effect, now: datetime | None

@@ -40,6 +40,7 @@ class SessionVerbs:
                 slots=session.slots,
                 supervisor=session.supervisor,
                 labels=to_json(session.labels),
+                queue_limits=to_json(session.queue_limits),
                 lease_seconds=session.lease.total_seconds(),
                 now=now,
             )

@@ -24,6 +24,7 @@ from winch.drivers.redis.cluster.verbs.claim import ClusterClaimVerbs
 from winch.drivers.redis.cluster.verbs.enqueue import ClusterEnqueueVerbs
 from winch.drivers.redis.cluster.verbs.finish import ClusterFinishVerbs
 from winch.drivers.redis.cluster.verbs.gates import ClusterGateVerbs
+from winch.drivers.redis.cluster.verbs.moves import ClusterMoveVerbs
 from winch.drivers.redis.cluster.verbs.operators import ClusterOperatorVerbs
 from winch.drivers.redis.cluster.verbs.reads import ClusterReadVerbs
 from winch.drivers.redis.cluster.verbs.schedules import ClusterScheduleVerbs
@@ -38,6 +39,7 @@ from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
 from winch.drivers.redis.verbs.finish import FinishVerbs
 from winch.drivers.redis.verbs.kv import KvVerbs
+from winch.drivers.redis.verbs.moves import MoveVerbs
 from winch.drivers.redis.verbs.operators import OperatorVerbs
 from winch.drivers.redis.verbs.reads import ReadVerbs
 from winch.drivers.redis.verbs.sessions import SessionVerbs
@@ -86,13 +88,14 @@ class RedisClusterDriver(RedisDriver):
                 claim=claim,
                 finish=ClusterFinishVerbs(FinishVerbs(base), claim, fan_out, handover),
                 sessions=ClusterSessionVerbs(SessionVerbs(base), base, fan_out),
-                upkeep=ClusterUpkeepVerbs(UpkeepVerbs(base), base, fan_out, handover),
+                upkeep=ClusterUpkeepVerbs(UpkeepVerbs(base), base, fan_out, handover, gates),
                 gates=gates,
                 waits=ClusterWaitVerbs(base, enqueue, handover, homes),
                 schedules=ClusterScheduleVerbs(base, homes),
                 operators=ClusterOperatorVerbs(OperatorVerbs(base), fan_out, handover, homes),
                 reads=reads,
                 kv=KvVerbs(base),
+                moves=ClusterMoveVerbs(MoveVerbs(base), fan_out, homes),
             )
         )
 

@@ -23,6 +23,7 @@ from winch.drivers.redis.scripts import (
     call,
     call_many,
     command,
+    script_for_many,
 )
 from winch.drivers.redis.verbs.base import Base, Body, Step
 
@@ -53,6 +54,18 @@ class FanOut:
 
     def learn(self) -> Body[None]:
         self._route.learn((yield command("CLUSTER", "SLOTS")))
+
+    def prepare(self, names: Sequence[str]) -> Body[None]:
+        """Give every node these scripts before they are needed. A node that does not take them now gets
+        each with its first call."""
+        texts = [script_for_many(name).text for name in names]
+        yield ScriptBatch(
+            [
+                command("SCRIPT", "LOAD", text, where=number, is_brief=True)
+                for number in self._route.bells()
+                for text in texts
+            ]
+        )
 
     def scatter(
         self,

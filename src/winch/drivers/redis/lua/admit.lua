@@ -6,7 +6,31 @@
 -- parts:  put record
 local upto, count, keys = string.format('%d', now), 0, nil
 
--- Permits are the truth beside their sum; one of a job that does not run is left over from a mishap.
+-- What a claim has passed is noted in it.
+local function each_held(r, see)
+  if not string.find(r, 'limit', 1, true) then return end
+  for _, use in ipairs(read(r)[6] or {}) do
+    if use[2] == 'limit' then see(use[1], use[3]) end
+  end
+end
+
+-- The claims are the truth beside the sums of limits.
+local function mend_limits(keys)
+  local sums, runs = {}, call('HVALS', K.run)
+  for _, key in ipairs(keys) do sums[key] = 0 end
+  for _, r in ipairs(runs) do
+    each_held(r, function(key, weight) if sums[key] then sums[key] = sums[key] + weight end end)
+  end
+  for key, sum in pairs(sums) do
+    if sum > 0 then
+      call('HSET', K.used, key, wide(sum))
+    else
+      call('HDEL', K.used, key)
+    end
+  end
+end
+
+-- So are the permits of scopes and queues; one of a job that does not run is left over from a mishap.
 local function mend(key)
   local sum, all = 0, call('HGETALL', K.permits(key))
   for i = 1, #all, 2 do
@@ -25,9 +49,16 @@ end
 
 if A.is_sweep then
   keys = call('SRANDMEMBER', K.closed, A.many)
+  local limits = {}
   for _, key in ipairs(keys) do
-    if string.sub(key, 1, 5) ~= 'fifo:' then mend(key) end
+    local kind = string.match(key, '^%l+')
+    if kind == 'scope' then
+      mend(key)
+    elseif kind ~= 'fifo' then
+      limits[#limits + 1] = key
+    end
   end
+  if #limits > 0 then mend_limits(limits) end
   for _, queue in ipairs(call('HKEYS', K.caps)) do mend('queue:' .. queue) end
   for _, key in ipairs(call('ZRANGEBYSCORE', K.rests, '-inf', upto, 'LIMIT', 0, A.many)) do
     call('HDEL', K.gate, key)

@@ -18,12 +18,12 @@ for i, id in ipairs(A.ids) do
     if message[5] then call('HSET', K.changes, id, message[5]) end
     call('ZADD', K.ids, 0, id)
     for _, one in ipairs(message[6] or {}) do
-      local key, number, has_turn, weight = one[1], one[2], one[3], one[4]
+      local key, number, has_turn, weight, is_limit = one[1], one[2], one[3], one[4], one[5]
       if number then call('ZADD', K.members(key), number, id) end
       if has_turn then call('HSET', K.turn, key, id) end
       if weight then
-        call('HSET', K.permits(key), id, weight)
-        call('HINCRBY', K.used, key, weight)
+        if not is_limit then call('HSET', K.permits(key), id, weight) end
+        call('HSET', K.used, key, wide(tonumber(call('HGET', K.used, key) or 0) + weight))
       end
     end
     if r then

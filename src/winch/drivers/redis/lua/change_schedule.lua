@@ -1,6 +1,6 @@
 -- change_schedule: a schedule's row, runs and jobs, all together, where the row is still the one by which
 -- the change was decided (its v; 0: there was none). What it comes to is decided in storage/decide/schedules.py.
--- A:      now; name, v; is_removed; row (nil: as it is), definition (nil: as it is); keep, held_note;
+-- A:      now; name, v; is_removed; row (nil: as it is), definition (nil: as it is); is_code (of a new one); keep, held_note;
 --         runs: {window, kind, at, job, note, place of its job}, false where there is none;
 --         names, jobs: see parts/store.lua. ARGV[2…]: envelopes
 -- Return: nil: the row is another by now; or the runs that were written, {place, holder or ''} each
@@ -60,7 +60,7 @@ end
 
 local after = A.row or row
 after.definition = A.definition or row.definition
-after.is_code = row and row.is_code or nil
+after.is_code = row and row.is_code or A.is_code or nil
 write_schedule(A.name, after)
 done()
 return out

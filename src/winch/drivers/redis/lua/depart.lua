@@ -28,19 +28,22 @@ local function spread_of(uses)
   end
 end
 
--- What the job has of its gates: {key, number in it or false, 1 where it has its turn, permits or false}
+-- What the job has of its gates: {key, number in it or false, whether it has its turn, permits or false, whether these are
+-- noted in its claim}
 local function taken_along(j, uses)
   local kept = {}
   for _, use in ipairs(uses) do
     local key = use.key
     local number, weight = call('ZSCORE', K.members(key), j.id), call('HGET', K.permits(key), j.id)
-    local has_turn = call('HGET', K.turn, key) == j.id
-    if number or weight or has_turn then kept[#kept + 1] = {key, number, has_turn, weight} end
+    local has_turn, is_limit = call('HGET', K.turn, key) == j.id, use.kind == 'limit'
+    if is_limit and j.s == 'running' and j.holds then weight = use.weight end
+    if number or weight or has_turn then kept[#kept + 1] = {key, number, has_turn, weight, is_limit} end
     call('ZREM', K.members(key), j.id)
     if has_turn then call('HDEL', K.turn, key) end
     if weight then
-      call('HDEL', K.permits(key), j.id)
-      if call('HINCRBY', K.used, key, -weight) <= 0 then call('HDEL', K.used, key) end
+      if not is_limit then call('HDEL', K.permits(key), j.id) end
+      local left = tonumber(call('HGET', K.used, key) or 0) - weight
+      if left > 0 then call('HSET', K.used, key, wide(left)) else call('HDEL', K.used, key) end
     end
   end
   return kept

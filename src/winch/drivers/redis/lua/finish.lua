@@ -1,7 +1,7 @@
 -- finish: running -> completed | retrying | scheduled | blocked | ready | cancelled | dead.
 -- Fenced by (id, token).
 -- A:      now; done: {ids, tokens, results} of plain completions (result false: none);
---         others: {id, token, to, what, delay, counts, result, error, reason, log, fingerprint, trace,
+--         others: {behind: how many of done stand before it, id, token, to, what, delay, counts, result, error, reason, log, fingerprint, trace,
 --         waits: {key, is_enough}, timeout, leaves_turn, brake, why: the end in a few words, for jobs that are held because of it}
 -- Return: {answers to done, answers to others}: took | already | lost. A number instead of the first:
 --         all of done took
@@ -12,25 +12,9 @@
 local ids, tokens, results = A.done[1], A.done[2], A.done[3]
 local answers, apart, ends = complete(ids, tokens, results)
 leave_gates(ends)
-local others_ids = {}
-for _, i in ipairs(apart) do others_ids[#others_ids + 1] = ids[i] end
-for _, o in ipairs(A.others) do others_ids[#others_ids + 1] = o.id end
-read_ahead(others_ids)
-for _, i in ipairs(apart) do finish(load(ids[i]), completion(results[i])) end
-local told = #ids
+local others, told = end_others(ids, results, apart, A.others, finish), #ids
 for i = 1, #ids do
   if not answers[i] then answers[i], told = look_up(ids[i], tokens[i], 'completed'), answers end
-end
-
-local others = {}
-for i, o in ipairs(A.others) do
-  local j = held_by({o.id, o.token})
-  if j then
-    finish(j, o)
-    others[i] = 'took'
-  else
-    others[i] = look_up(o.id, o.token, o.to, o.what)
-  end
 end
 done()
 return {told, others}

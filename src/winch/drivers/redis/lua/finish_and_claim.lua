@@ -33,23 +33,9 @@ local function end_claim(j, o)
 end
 
 for _, one in ipairs(ends) do note_key(one.uses) end
-local ending = {}
-for _, i in ipairs(apart) do ending[#ending + 1] = ids[i] end
-for _, o in ipairs(A.others) do ending[#ending + 1] = o.id end
-read_ahead(ending)
-for _, i in ipairs(apart) do end_claim(load(ids[i]), completion(results[i])) end
-local told, others = #ids, {}
+local others, told = end_others(ids, results, apart, A.others, end_claim), #ids
 for i = 1, #ids do
   if not answers[i] then answers[i], told = look_up(ids[i], tokens[i], 'completed'), answers end
-end
-for i, o in ipairs(A.others) do
-  local j = held_by({o.id, o.token})
-  if j then
-    end_claim(j, o)
-    others[i] = 'took'
-  else
-    others[i] = look_up(o.id, o.token, o.to, o.what)
-  end
 end
 
 -- The next members that have no other gate and no tenant, by id.
@@ -170,7 +156,7 @@ for _, queue in ipairs(A.queues) do
       end
       write('HSET', K.turn, turns)
       gates().keep_all(looks)
-      for _, look in pairs(looks) do look.permits = nil end
+      for _, look in pairs(looks) do look.is_used = nil end
       write('ZREM', K.gated(queue), chosen)
       states = start(queue, chosen, states, held)
       free = free - #chosen

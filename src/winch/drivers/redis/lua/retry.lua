@@ -31,7 +31,7 @@ return operate('retry', function(j)
       call('HSET', K.ukey, j.id, j.env[UNIQUE])
     end
   end
-  for place, value in pairs({[2] = A.version, [3] = A.args, [4] = A.queue, [11] = A.options, [13] = A.max_attempts}) do
+  for place, value in pairs({[VERSION] = A.version, [3] = A.args, [4] = A.queue, [OPTIONS] = A.options, [13] = A.max_attempts}) do
     j.env[place] = value
   end
   save_env(j)

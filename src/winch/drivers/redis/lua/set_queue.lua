@@ -1,11 +1,16 @@
 -- set_queue: what claims of this queue read from now on. Jobs that run count against its concurrency.
--- A:      now; queue, concurrency (false: any number), is_strict; is_shard: of a cluster, whose jobs are counted at home
+-- A:      now; queue, concurrency (false: any number), is_strict; is_shard: of a cluster, whose jobs are counted at home;
+--         number: of the rule in a cluster, nothing is set where a later one is
 -- Return: {1 where the order has changed, also by an earlier call that was interrupted: rescore follows; in a shard with
 --         a concurrency the ids and tokens of its running jobs, which go home}
--- Keys:   caps, strict, unsorted, run, used, permits, waiting, bell
+-- Keys:   ruled, caps, strict, unsorted, run, used, permits, waiting, bell
 -- flags:
 -- parts:  put
 local gate, away = 'queue:' .. A.queue, {}
+if A.number then
+  if A.number < tonumber(call('HGET', K.ruled, A.queue) or 0) then return {0, {}} end
+  call('HSET', K.ruled, A.queue, string.format('%d', A.number))
+end
 if A.concurrency then
   -- From a shard nothing is claimed: its jobs go home first.
   call('HSET', K.caps, A.queue, A.is_shard and '0' or string.format('%d', A.concurrency))

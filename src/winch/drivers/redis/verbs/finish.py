@@ -18,6 +18,7 @@ from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
 from winch.storage.verbs import Verb
 
 _ANSWERS = {answer.value.encode(): answer for answer in Answer}
+_Done = tuple[list[str], list[str], list[str | bool]]
 _STANDINGS = {standing.value.encode(): standing for standing in Standing}
 
 
@@ -30,7 +31,7 @@ class FinishVerbs:
     def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             done, others = _apart(outcomes)
-            reply = yield self._call("finish", now=micros(now), done=_done(done), others=_others(others))
+            reply = yield self._call("finish", now=micros(now), done=done, others=others)
             return _answers(outcomes, reply[0], reply[1])
 
         return Verb("finish", body)
@@ -50,8 +51,8 @@ class FinishVerbs:
             plain, rest, taken = yield self._call(
                 "finish_and_claim",
                 now=micros(now),
-                done=_done(done),
-                others=_others(others),
+                done=done,
+                others=others,
                 session=then.session,
                 token=then.token,
                 queues=then.queues,
@@ -142,24 +143,19 @@ def _is_plain(outcome: Finish) -> bool:
     )
 
 
-def _apart(outcomes: Sequence[Finish]) -> tuple[list[Finish], list[Finish]]:
-    """Plain completions, and all others."""
+def _apart(outcomes: Sequence[Finish]) -> tuple[_Done, list[dict[str, Any]]]:
+    """Plain completions, and all others, each of these with how many plain ones stand before it."""
     done = [outcome for outcome in outcomes if _is_plain(outcome)]
-    if len(done) == len(outcomes):
-        return done, []
-    return done, [outcome for outcome in outcomes if not _is_plain(outcome)]
-
-
-def _done(done: Sequence[Finish]) -> tuple[list[str], list[str], list[str | bool]]:
+    others: list[dict[str, Any]] = []
+    if len(done) != len(outcomes):
+        for place, outcome in enumerate(outcomes):
+            if not _is_plain(outcome):
+                others.append({"behind": place - len(others), **_outcome(outcome)})
     return (
         [outcome.id for outcome in done],
         [outcome.token for outcome in done],
         [False if outcome.result is None else outcome.result for outcome in done],
-    )
-
-
-def _others(others: Sequence[Finish]) -> list[dict[str, Any]]:
-    return [_outcome(outcome) for outcome in others]
+    ), others
 
 
 def _answers(outcomes: Sequence[Finish], done: Any, others: Sequence[bytes]) -> list[Answer]:

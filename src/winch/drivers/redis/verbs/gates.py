@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from winch.core.gates.uses import GateSpec, Look, gates_of
+from winch.core.gates.uses import LIMIT, GateSpec, Look, gates_of
 from winch.core.job import JobRecord, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
@@ -75,11 +75,17 @@ class GateVerbs:
         return Verb("set_queue", body)
 
     def set_here(
-        self, queue: str, rule: QueueRule, now: datetime | None, *, is_shard: bool = False
+        self,
+        queue: str,
+        rule: QueueRule,
+        now: datetime | None,
+        *,
+        is_shard: bool = False,
+        number: int | None = None,
     ) -> Body[list[ClaimRef]]:
         """Set the rule, then give ready jobs the places that the order gives them, some at a time. Jobs
         that are stored meanwhile have theirs. In a shard of a cluster: the claims to be counted at
-        home."""
+        home. `number`: of the rule, in a cluster."""
         is_changed, running = yield self._call(
             "set_queue",
             now=micros(now),
@@ -87,8 +93,10 @@ class GateVerbs:
             concurrency=rule.concurrency or False,
             is_strict=rule.is_strict,
             is_shard=is_shard,
+            number=number,
         )
-        for name in ("ready", "gated", "tenanted") if is_changed else ():
+        # A job that is held or let in meanwhile is met in the next set, or has its place already.
+        for name in ("ready", "gated", "tenanted", "blocked") if is_changed else ():
             cursor = "0"
             while True:
                 cursor = (yield self._call("rescore", queue=queue, set=name, cursor=cursor)).decode()
@@ -118,7 +126,12 @@ class GateVerbs:
         if use is None or job.state is not JobState.BLOCKED:
             return None
         used, state, setting, turn, head, open_at, holders, ahead = yield self._call(
-            "explain_gate", id=job.id, key=use.key, limit=use.name, holders=AHEAD
+            "explain_gate",
+            id=job.id,
+            key=use.key,
+            is_limit=use.kind == LIMIT,
+            limit=use.name,
+            holders=AHEAD,
         )
         look = Look(
             use.key,

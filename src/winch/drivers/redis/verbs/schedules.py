@@ -131,6 +131,7 @@ class ScheduleVerbs:
             is_removed=row is None,
             row=None if row is None or not effect.is_written else _kept(row),
             definition=row.definition if row is not None and effect.is_defined else None,
+            is_code=seen == 0 and row is not None and row.is_code,
             keep=KEEP_RUNS,
             held_note=HELD_NOTE,
             names=names_of(jobs) if jobs else {},

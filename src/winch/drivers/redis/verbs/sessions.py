@@ -39,6 +39,7 @@ class SessionVerbs:
                 session.slots,
                 session.supervisor,
                 session.labels,
+                session.queue_limits,
             )
             at = yield self._call(
                 "start_session",

@@ -175,6 +175,7 @@ CREATE TABLE winch_session (
     -- What acts on commands, the same for all processes of one worker; empty: it takes none.
     supervisor TEXT NOT NULL DEFAULT '',
     labels TEXT NOT NULL DEFAULT '{}',
+    queue_limits TEXT NOT NULL DEFAULT '{}',
     CONSTRAINT session_end_has_reason CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) STRICT;
 
@@ -383,3 +384,18 @@ FROM winch_job
 LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
 WHERE winch_job.state IN ('ready', 'running')
 GROUP BY winch_job.queue;
+
+-- The same by the label that the jobs need, like gpu=h100: for pools of workers with labels. A job that needs two
+-- labels counts under both; one that needs none counts under ''.
+
+CREATE VIEW winch_backlog_by_label AS
+SELECT
+    winch_job.queue AS queue,
+    coalesce(needed.key || '=' || needed.value, '') AS label,
+    sum(winch_job.state = 'running' OR winch_queue.paused_at IS NULL) AS value
+FROM winch_job
+LEFT JOIN winch_queue ON winch_queue.name = winch_job.queue
+LEFT JOIN winch_book_line ON winch_book_line.book = 'needs' AND winch_book_line.key = winch_job.task
+LEFT JOIN json_each(winch_book_line.body, '$.labels') AS needed ON true
+WHERE winch_job.state IN ('ready', 'running')
+GROUP BY winch_job.queue, label;

@@ -4,7 +4,7 @@ INSERT INTO winch_schedule (
     name, definition, is_code, created_at, last_window, next_at, timing, pending, paused_at, pause_reason
 )
 VALUES (
-    :name, :definition, 0, :created_at, :last_window, :next_at, :timing, :pending, :paused_at, :pause_reason
+    :name, :definition, :is_code, :created_at, :last_window, :next_at, :timing, :pending, :paused_at, :pause_reason
 )
 ON CONFLICT (name) DO UPDATE
 SET definition = CASE WHEN :is_defined THEN excluded.definition ELSE definition END,

@@ -1,3 +1,10 @@
+-- rescue.far: a lease never lasts longer than a lease from now. One does where the clock was set back.
+UPDATE winch_session
+SET lease_until = :now + lease
+WHERE ended_at IS NULL
+    AND lease_until > :now
+    AND lease_until > :now + lease;
+
 -- rescue: ends sessions whose lease is over, so that a late beat or claim finds them ended.
 UPDATE winch_session
 SET ended_at = :now,

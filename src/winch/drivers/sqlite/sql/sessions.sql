@@ -2,7 +2,7 @@
 SELECT
     id, worker, host, pid, release, queues, tasks, slots, started_at, lease_until, beats,
     (SELECT count(*) FROM winch_job WHERE state = 'running' AND winch_job.session = winch_session.id), ended_at, end_reason,
-    supervisor, labels
+    supervisor, labels, queue_limits
 FROM winch_session
 WHERE ended_at IS NULL OR :is_ended_too
 ORDER BY started_at DESC, id DESC;
@@ -11,6 +11,6 @@ ORDER BY started_at DESC, id DESC;
 SELECT
     id, worker, host, pid, release, queues, tasks, slots, started_at, lease_until, beats,
     (SELECT count(*) FROM winch_job WHERE state = 'running' AND winch_job.session = winch_session.id), ended_at, end_reason,
-    supervisor, labels
+    supervisor, labels, queue_limits
 FROM winch_session
 WHERE id = :session;

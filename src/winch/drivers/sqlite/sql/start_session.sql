@@ -1,10 +1,11 @@
 -- start_session: repeating it changes nothing.
 INSERT INTO winch_session (
-    id, worker, host, pid, release, queues, tasks, slots, lease, started_at, lease_until, supervisor, labels
+    id, worker, host, pid, release, queues, tasks, slots, lease, started_at, lease_until, supervisor, labels,
+    queue_limits
 )
 VALUES (
     :id, :worker, :host, :pid, :release, :queues, :tasks, :slots, :lease, :now, :now + :lease, :supervisor,
-    :labels
+    :labels, :queue_limits
 )
 ON CONFLICT (id) DO NOTHING;
 

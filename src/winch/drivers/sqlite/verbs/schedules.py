@@ -74,6 +74,7 @@ class ScheduleVerbs:
                     name=name,
                     definition=row.definition,
                     is_defined=effect.is_defined,
+                    is_code=row.is_code,
                     created_at=to_micros(row.created_at),
                     last_window=to_micros(row.last_window),
                     next_at=write_moment(row.next_at),

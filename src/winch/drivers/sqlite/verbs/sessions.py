@@ -36,6 +36,7 @@ class SessionVerbs:
                 slots=session.slots,
                 supervisor=session.supervisor,
                 labels=to_json(session.labels),
+                queue_limits=to_json(session.queue_limits),
                 lease=session.lease // MICROSECOND,
                 now=at,
             )

@@ -29,6 +29,7 @@ class UpkeepVerbs:
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             at: int = yield StoreTime(now)
+            yield from query("rescue.far", now=at)
             yield from query("rescue", now=at, as_of=at if as_of is None else min(at, to_micros(as_of)))
             ids = [row[0] for row in (yield from query("rescue.orphans", limit=limit))]
             jobs = yield from read_jobs(ids)

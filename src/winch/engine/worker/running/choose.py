@@ -13,9 +13,9 @@ Two are faster and must give the same outcomes as a plain one:
 - `INLINE` for `ON_LOOP`: coroutines one after the other, without an attempt for each that never waits;
 - `THREAD_ROWS` for `THREAD_POOL`: a thread that has run a job takes the next one itself.
 
-A fast way is open to jobs that need nothing but the call: no injection, no middleware, no heartbeat, no
-subscriber to events, and no line in the log for each job. With `WINCH_FAST=off` every job takes a plain
-way.
+A fast way is open to jobs that need nothing but the call and one slot: no injection, no middleware, no
+heartbeat, no subscriber to events, and no line in the log for each job. With `WINCH_FAST=off` every job
+takes a plain way.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class Chooser:
             return Way.PROCESS
         if options.collect is not None and not is_suspect:
             return Way.COLLECTING
-        is_plain = options.collect is None and options.heartbeat is None and _takes_only_arguments(task)
+        is_plain = options.collect is None and options.heartbeat is None and options.slots == 1
+        is_plain = is_plain and _takes_only_arguments(task)
         if task.is_async:
             if DJANGO in sys.modules:
                 of_coroutines.watch(self._first_use)

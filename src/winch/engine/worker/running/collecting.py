@@ -54,7 +54,11 @@ class Collecting:
 
     def tokens(self) -> set[str]:
         """The claims that wait in a call that has not begun."""
-        return {claim.token for collection in self._by_slot.values() for claim, *_ in collection.found}
+        return {claim.token for claim in self.claims()}
+
+    def claims(self) -> list[Claim]:
+        """The same, whole."""
+        return [claim for collection in self._by_slot.values() for claim, *_ in collection.found]
 
     def drop(self) -> None:
         """Forget all that waits: other workers have it by now."""

@@ -31,19 +31,40 @@ class ClusterGateVerbs(GateVerbs):
 
     def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
         def body() -> Body[None]:
-            # Home is never open while a shard is closed: a call that dies half way keeps no job back.
-            parts = [(HOME,), [number for number in EVERYWHERE if number != HOME]]
-            for numbers in parts if rule.concurrency is not None else reversed(parts):
-                results = yield from self._fan_out.scatter(
-                    [
-                        (number, self.set_here(queue, rule, now, is_shard=number != HOME))
-                        for number in numbers
-                    ]
-                )
-                running = [ref for refs in whole(results) for ref in refs]
-                yield from self._handover.bring_home(running)  # where they count
+            # Home notes it first: a call that dies half way is ended by the next rescue.
+            number = yield self._part_call(
+                "begin_rule",
+                queue=queue,
+                concurrency=rule.concurrency or False,
+                is_strict=rule.is_strict,
+            )
+            yield from self._rule_everywhere(queue, rule, number, now)
 
         return Verb("set_queue", body)
+
+    def _rule_everywhere(
+        self, queue: str, rule: QueueRule, number: int, now: datetime | None
+    ) -> Body[None]:
+        # Home is never open while a shard is closed: a call that dies half way keeps no job back.
+        parts = [(HOME,), [part for part in EVERYWHERE if part != HOME]]
+        for numbers in parts if rule.concurrency is not None else reversed(parts):
+            results = yield from self._fan_out.scatter(
+                [
+                    (part, self.set_here(queue, rule, now, is_shard=part != HOME, number=number))
+                    for part in numbers
+                ]
+            )
+            running = [ref for refs in whole(results) for ref in refs]
+            yield from self._handover.bring_home(running)  # where they count
+        yield self._part_call("end_rule", queue=queue, number=number)
+
+    def settle(self, now: datetime | None) -> Body[None]:
+        """Go on with rules that were begun and not ended."""
+        found = yield self._part_call("rules_begun")
+        for place in range(0, len(found), 4):
+            queue, number, concurrency, is_strict = found[place : place + 4]
+            rule = QueueRule(concurrency=concurrency or None, is_strict=bool(is_strict))
+            yield from self._rule_everywhere(queue.decode(), rule, number, now)
 
     def admit(
         self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None

@@ -15,6 +15,9 @@ from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
 from winch.storage.verbs import Verb
 
+# What a worker calls for its jobs.
+WORK = ("heads", "claim", "finish", "finish_and_claim")
+
 
 class ClusterSessionVerbs:
     """Begin, extend and end sessions in every part."""
@@ -37,7 +40,9 @@ class ClusterSessionVerbs:
                     ]
                 ]
             )
-            return whole(results)[HOME]
+            started = whole(results)[HOME]
+            yield from self._fan_out.prepare(WORK)
+            return started
 
         return Verb("start_session", body)
 

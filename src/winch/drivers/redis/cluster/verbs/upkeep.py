@@ -10,6 +10,7 @@ from winch.core.job import JobRecord, from_micros
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
 from winch.drivers.redis.cluster.handover import Handover
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, shard_of
+from winch.drivers.redis.cluster.verbs.gates import ClusterGateVerbs
 from winch.drivers.redis.records import micros, read_job
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.upkeep import STRETCH, TooMany, UpkeepVerbs
@@ -32,12 +33,18 @@ class ClusterUpkeepVerbs:
     """Rescue, promote, prune and trim in all parts."""
 
     def __init__(
-        self, plain: UpkeepVerbs, base: ClusterBase, fan_out: FanOut, handover: Handover
+        self,
+        plain: UpkeepVerbs,
+        base: ClusterBase,
+        fan_out: FanOut,
+        handover: Handover,
+        gates: ClusterGateVerbs,
     ) -> None:
         self._plain = plain
         self._call = base.call
         self._fan_out = fan_out
         self._handover = handover
+        self._gates = gates
 
     def rescue(
         self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
@@ -55,6 +62,7 @@ class ClusterUpkeepVerbs:
             )
             found = whole(results)
             yield from self._handover.settle()
+            yield from self._gates.settle(now)
             return sorted((one for some in found for one in some), key=lambda one: one.id)
 
         return Verb("rescue", body)

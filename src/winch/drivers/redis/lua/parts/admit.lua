@@ -67,16 +67,17 @@ end
 
 -- What claims held of their gates goes back, and the next in line are let in. Answers the gates by their keys: those of
 -- FIFO keys with the member that is first now, where it was looked up.
--- ends: {id, uses, is_ended, is_dead: keeps the turns of keys that a death blocks}
+-- ends: {id, uses, had: whether the claim that ended held them, is_ended, is_dead: keeps the turns of keys that a death
+-- blocks}
 local function leave_gates(ends)
   local found, order, turns, fifo, waited = {}, {}, {}, {}, {}
   for _, one in ipairs(ends) do
     for _, use in ipairs(one.uses) do
-      local is_fifo = use.kind == 'fifo'
-      if is_fifo and one.is_ended or not is_fifo and use.kind ~= 'rate' then
+      local is_fifo, is_limit = use.kind == 'fifo', use.kind == 'limit'
+      if is_fifo and one.is_ended or is_limit and one.had or use.kind == 'scope' then
         local gate = found[use.key]
         if not gate then
-          gate = {key = use.key, is_fifo = is_fifo, ids = {}, units = 0}
+          gate = {key = use.key, is_fifo = is_fifo, ids = {}, units = 0, returned = 0}
           found[use.key], order[#order + 1] = gate, gate
           if is_fifo then fifo[#fifo + 1] = use.key end
         end
@@ -86,8 +87,11 @@ local function leave_gates(ends)
             gate.leaving = gate.leaving or {}
             gate.leaving[one.id] = true
           end
+        elseif is_limit then
+          gate.returned = gate.returned + use.weight
+          gate.units = gate.units + math.min(math.max(use.weight, 1), OPENED_AT_ONCE)
         else
-          add(gate.ids, use.kind == 'limit' and use.weight or 1, one.id)
+          gate.ids[#gate.ids + 1] = one.id
         end
       end
     end
@@ -107,14 +111,8 @@ local function leave_gates(ends)
       write('ZREM', K.members(gate.key), gate.ids)
       if gate.leaving and not gate.turn then waited[#waited + 1] = gate.key end
     else
-      for weight, ids in pairs(gate.ids) do
-        local count = 0
-        for at = 1, #ids, STEP do
-          count = count + call('HDEL', K.permits(gate.key), unpack(ids, at, math.min(at + STEP - 1, #ids)))
-        end
-        gate.units = gate.units + count * math.min(math.max(weight, 1), OPENED_AT_ONCE)
-        gate.returned = (gate.returned or 0) + count * weight
-      end
+      for _, id in ipairs(gate.ids) do gate.returned = gate.returned + call('HDEL', K.permits(gate.key), id) end
+      gate.units = math.max(gate.units, gate.returned)
       if gate.units > 0 then
         counted[#counted + 1], waited[#waited + 1] = gate.key, gate.key
       end
@@ -124,7 +122,7 @@ local function leave_gates(ends)
   for i, before in ipairs(fetch('HMGET', K.used, counted)) do
     local left = tonumber(before or 0) - found[counted[i]].returned
     if left > 0 then
-      used[#used + 1], used[#used + 2] = counted[i], string.format('%d', left)
+      used[#used + 1], used[#used + 2] = counted[i], wide(left)
     else
       unused[#unused + 1] = counted[i]
     end
@@ -153,7 +151,7 @@ end
 
 gave_back = function(j, is_deleted)
   leave_gates({{
-    id = j.id, uses = gates().uses(j.env[OPTIONS]), is_ended = is_deleted or FINAL[j.s],
+    id = j.id, uses = gates().uses(j.env[OPTIONS]), had = j.had, is_ended = is_deleted or FINAL[j.s],
     is_dead = not is_deleted and j.s == 'dead',
   }})
 end

@@ -17,6 +17,15 @@ end
 
 local now = A.now or clock()
 
+-- Redis keeps a hash of up to 512 short texts as a list and searches it from its beginning. One value of more than 64
+-- characters makes it a table.
+local WIDES = {}
+local function wide(number)
+  local text = WIDES[number] or string.format('%65d', number)
+  WIDES[number] = text
+  return text
+end
+
 -- Lua's stack holds some thousands of arguments.
 local STEP = 4000
 

@@ -13,7 +13,7 @@ local function complete(ids, tokens, results)
   local function read_claim(r)
     local claim = read(r)
     if claim[5] then
-      claim.uses = claim[6] or false
+      claim.uses = not claim[7] and claim[6] or false
       for i, use in ipairs(claim.uses or {}) do claim.uses[i] = {key = use[1], kind = use[2], weight = use[3]} end
     end
     claims[r] = claim
@@ -76,7 +76,7 @@ local function complete(ids, tokens, results)
         mine[#mine + 1] = id
         if about.before and about.before.q then call('SREM', K.cancelling, id) end
         if claim.uses then
-          ends[#ends + 1] = {id = id, uses = claim.uses, is_ended = true}
+          ends[#ends + 1] = {id = id, uses = claim.uses, had = true, is_ended = true}
           add(counted, claim[4], id)
         end
         if keeps_events then
@@ -143,7 +143,33 @@ local function complete(ids, tokens, results)
   return answers, apart, ends
 end
 
--- The same for those that are to end one by one, as `finish` reads it.
-local function completion(result)
-  return {to = 'completed', what = 'completed', counts = true, result = result or nil, why = 'completed'}
+-- Ends what `complete` left, and the other outcomes of the call, in the order of the call: a breaker counts them. Answers
+-- what the others were told.
+local function end_others(ids, results, apart, others, end_claim)
+  local answers, done = {}, 1
+  local function end_apart(upto)
+    while apart[done] and apart[done] <= upto do
+      local i = apart[done]
+      end_claim(load(ids[i]), {
+        to = 'completed', what = 'completed', counts = true, result = results[i] or nil, why = 'completed',
+      })
+      done = done + 1
+    end
+  end
+  local ending = {}
+  for _, i in ipairs(apart) do ending[#ending + 1] = ids[i] end
+  for _, o in ipairs(others) do ending[#ending + 1] = o.id end
+  read_ahead(ending)
+  for i, o in ipairs(others) do
+    end_apart(o.behind)
+    local j = held_by({o.id, o.token})
+    if j then
+      end_claim(j, o)
+      answers[i] = 'took'
+    else
+      answers[i] = look_up(o.id, o.token, o.to, o.what)
+    end
+  end
+  end_apart(#ids)
+  return answers
 end

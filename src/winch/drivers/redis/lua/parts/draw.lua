@@ -8,31 +8,17 @@ local STRETCH, MOST_HELD = 50, 500
 local PASSED, AT_ONCE = 10, 25
 -- A rate of fewer a second is slow: FAST_RATE of core/gates/uses.py.
 local FAST_RATE = 1000
--- Above this virtual time begins anew.
-local MOST_VIRTUAL = 2 ^ 20
+-- Above this virtual time begins anew: a larger double has no place for 12 digits behind its point.
+local MOST_VIRTUAL = 2 ^ 10
 
--- A heap: the least by `is_before` stands first.
-local function put_in(heap, item, is_before)
-  local at = #heap + 1
-  while at > 1 do
-    local above = math.floor(at / 2)
-    if not is_before(item, heap[above]) then break end
-    heap[at], at = heap[above], above
+-- Puts it where it belongs in a list whose least stands last.
+local function put_in(list, item)
+  local from, to = 1, #list + 1
+  while from < to do
+    local middle = math.floor((from + to) / 2)
+    if item < list[middle] then from = middle + 1 else to = middle end
   end
-  heap[at] = item
-end
-
-local function take_first(heap, is_before)
-  local first, item, at = heap[1], heap[#heap], 1
-  heap[#heap] = nil
-  while 2 * at <= #heap do
-    local below = 2 * at
-    if below < #heap and is_before(heap[below + 1], heap[below]) then below = below + 1 end
-    if not is_before(heap[below], item) then break end
-    heap[at], at = heap[below], below
-  end
-  if #heap > 0 then heap[at] = item end
-  return first
+  table.insert(list, from, item)
 end
 
 local function draw(queue, free, gated)
@@ -49,11 +35,18 @@ local function draw(queue, free, gated)
   local function refill(cursors)
     local ids, owners, scores = {}, {}, {}
     for _, c in ipairs(cursors) do
-      local found = call('ZRANGE', c.key, c.at, c.at + c.step - 1, 'WITHSCORES')
-      for i = 1, #found, 2 do
-        ids[#ids + 1], owners[#owners + 1], scores[#scores + 1] = found[i], c, tonumber(found[i + 1])
+      -- Between tenants turns decide: their lines are read without the keys.
+      local found, width
+      if c.is_of_tenant then
+        found, width = call('ZRANGE', c.key, c.at, c.at + c.step - 1), 1
+      else
+        found, width = call('ZRANGE', c.key, c.at, c.at + c.step - 1, 'WITHSCORES'), 2
       end
-      c.at, c.is_over = c.at + c.step, #found < 2 * c.step
+      for i = 1, #found, width do
+        local place = #ids + 1
+        ids[place], owners[place], scores[place] = found[i], c, width == 2 and tonumber(found[i + 1])
+      end
+      c.at, c.is_over = c.at + c.step, #found < width * c.step
       c.items, c.place = {}, 1
     end
     local envelopes, states = fetch('HMGET', K.env, ids), fetch('HMGET', K.st, ids)
@@ -116,11 +109,7 @@ local function draw(queue, free, gated)
     for place = c.place - 1, math.min(#c.items, c.place - 1 + free - #order) do
       local item = c.items[place]
       if not item.uses then
-        -- Damaged bytes have no gates: the claim ends the job.
-        local is_read, created, env = pcall(read, item.e)
-        if not is_read or type(created) ~= 'number' or type(env) ~= 'table' then created, env = 0, {} end
-        item.created, item.attempt = created, state_of(item.s).a or 0
-        item.uses = G.uses(env[11])
+        item.attempt, item.uses = item.s and state_of(item.s).a or 0, G.uses(options_of(item.e))
         for _, use in ipairs(item.uses) do uses[#uses + 1] = use end
       end
     end
@@ -164,25 +153,49 @@ local function draw(queue, free, gated)
   end
 
   -- Tenants by their start in virtual time, some at a time; '' are the jobs without one. Those whose time has come
-  -- start now, by name; the others by their time.
-  local at = tonumber(call('HGET', K.gate, 'tenants:' .. queue) or 0)
-  local lines, ends, weights, served, seen, due, later = {}, {}, {}, {}, 0, {}, {}
+  -- start now, by name (`due`); the others by their time (`times`), which many of them share (`later`).
+  -- Here virtual time counts from where the last claim left it, with 12 digits: as `Fair` in core/gates/draw.py.
+  local base, at = tonumber(call('HGET', K.gate, 'tenants:' .. queue) or 0), 0
+  local function ahead_of(till)
+    return till and math.max(0, math.floor((till - base) * 1e12 + 0.5) / 1e12) or 0
+  end
+  local lines, ends, weights, served, seen, due, times, later = {}, {}, {}, {}, 0, {}, {}, {}
   local is_fair = call('EXISTS', K.tenants(queue)) == 1
-  local function by_name(a, b) return a < b end
-  local function by_time(a, b) return ends[a] < ends[b] or (ends[a] == ends[b] and a < b) end
+  local function after(a, b) return a > b end
   local function stands(tenant)
-    if ends[tenant] <= at then put_in(due, tenant, by_name) else put_in(later, tenant, by_time) end
+    local time = ends[tenant]
+    if time <= at then return put_in(due, tenant) end
+    local some = later[time]
+    if some then
+      some[#some + 1] = tenant
+    else
+      put_in(times, time)
+      later[time] = {tenant}
+    end
+  end
+  -- Those of the next time become due.
+  local function come_due()
+    local time = times[#times]
+    local some = later[time]
+    times[#times], later[time] = nil, nil
+    if #due == 0 then
+      table.sort(some, after)
+      due = some
+    else
+      for _, tenant in ipairs(some) do put_in(due, tenant) end
+    end
   end
   local function more_tenants()
     local names = call('ZRANGE', K.tenants(queue), seen, seen + 2 * free + STRETCH - 1)
     if #names == 0 then return false end
-    local step = math.min(free + 1, STRETCH, math.max(2, math.ceil(2 * free / #names)))
+    local step = math.min(free + 1, STRETCH, math.ceil(free / #names) + 1)
     local shares, first = {}, {}
     for i, tenant in ipairs(names) do shares[i] = 'tenant:' .. tenant end
     local till, set = fetch('ZMSCORE', K.fair(queue), names), fetch('HMGET', K.limits, shares)
     for i, tenant in ipairs(names) do
       lines[tenant] = cursor(K.line(queue, tenant), step)
-      ends[tenant] = tonumber(till[i] or 0)
+      lines[tenant].is_of_tenant = true
+      ends[tenant] = ahead_of(till[i])
       weights[tenant] = set[i] and math.max(1, read(set[i]).spec.n) or 1
       stands(tenant)
       if i <= free - #order then first[i] = lines[tenant] end
@@ -193,28 +206,29 @@ local function draw(queue, free, gated)
   end
   lines[''] = plain
   if is_fair then
-    ends[''], weights[''] = tonumber(call('ZSCORE', K.fair(queue), '') or 0), 1
+    ends[''], weights[''] = ahead_of(call('ZSCORE', K.fair(queue), '')), 1
     stands('')
     more_tenants()
   end
 
   local function next_line()
     if not is_fair then return lines[''] and '' or nil end
-    return due[1] or later[1]
+    -- A tenant of a later time has its turn now, but only its start moves virtual time.
+    if #due == 0 and #times > 0 then come_due() end
+    return due[#due]
   end
 
   -- The line of this tenant, which is the next one, is at its end.
   local function leave_line(tenant)
     lines[tenant] = nil
-    if not is_fair then return end
-    if due[1] then take_first(due, by_name) else take_first(later, by_time) end
+    if is_fair then due[#due] = nil end
   end
 
   -- The next one has had a turn.
   local function serve(tenant)
-    if due[1] then take_first(due, by_name) else take_first(later, by_time) end
+    due[#due] = nil
     at = math.max(at, ends[tenant])
-    while later[1] and ends[later[1]] <= at do put_in(due, take_first(later, by_time), by_name) end
+    while #times > 0 and times[#times] <= at do come_due() end
     ends[tenant] = at + 1 / weights[tenant]
     served[tenant] = true
     stands(tenant)
@@ -251,7 +265,7 @@ local function draw(queue, free, gated)
           for name in pairs(lines) do
             if name ~= '' then lines[name] = nil end
           end
-          due, later = {}, {}
+          due, times, later = {}, {}, {}
           if is_fair and lines[''] then stands('') end
         else
           is_taken = admit(item)
@@ -271,12 +285,11 @@ local function draw(queue, free, gated)
     for _, key in ipairs({K.fair(queue), K.tenants(queue)}) do
       local found, shifted = call('ZRANGE', key, 0, -1, 'WITHSCORES'), {}
       for i = 1, #found, 2 do
-        shifted[i], shifted[i + 1] = string.format('%.17g', math.max(0, found[i + 1] - at)), found[i]
+        shifted[i], shifted[i + 1] = string.format('%.17g', math.max(0, found[i + 1] - base - at)), found[i]
       end
       write('ZADD', key, shifted)
     end
-    for tenant in pairs(served) do ends[tenant] = ends[tenant] - at end
-    at = 0
+    base = -at
   end
 
   -- Write what was decided, many at a time.
@@ -310,7 +323,8 @@ local function draw(queue, free, gated)
   local texts = {}  -- gate -> state before -> after
   for _, item in ipairs(held) do
     goes(item)
-    local gate, state, score = item.gate, state_of(item.s), item.key
+    local gate, state = item.gate, state_of(item.s)
+    local score = item.key or tonumber(call('ZSCORE', item.from.key, item.id))
     local of_gate = texts[gate] or {}
     texts[gate] = of_gate
     local text = of_gate[item.s]
@@ -320,9 +334,11 @@ local function draw(queue, free, gated)
       text = pack(after)
       of_gate[item.s] = text
     end
-    blocked[#blocked + 1], blocked[#blocked + 2] = string.format('%d', state.t or item.created), item.id
+    local is_read, created = pcall(read, string.sub(item.e, 1, 9))
+    created = is_read and tonumber(created) or 0  -- damaged bytes: a later claim ends the job
+    blocked[#blocked + 1], blocked[#blocked + 2] = string.format('%d', state.t or created), item.id
     states[#states + 1], states[#states + 2] = item.id, text
-    if item.kind == 'fifo' then score = state.N or item.created end
+    if item.kind == 'fifo' then score = state.N or created end
     local list = stopped[gate] or {}
     list[#list + 1], list[#list + 2] = string.format('%d', score), item.id
     stopped[gate] = list
@@ -341,12 +357,12 @@ local function draw(queue, free, gated)
   end
   G.keep_all(looks)
   if is_fair then
-    if at > MOST_VIRTUAL then from_zero() end
-    local now_at = string.format('%.17g', at)
+    if base + at > MOST_VIRTUAL then from_zero() end
+    local now_at = string.format('%.17g', base + at)
     call('HSET', K.gate, 'tenants:' .. queue, now_at)
     local fair, starts = {}, {}
     for tenant in pairs(served) do
-      local till = string.format('%.17g', ends[tenant])
+      local till = string.format('%.17g', base + ends[tenant])
       fair[#fair + 1], fair[#fair + 2] = till, tenant
       if tenant ~= '' then starts[#starts + 1], starts[#starts + 2] = till, tenant end
     end

@@ -21,7 +21,7 @@ local function gates()
   end
 
   function G.uses(options)
-    if not options or string.sub(options, 1, #GATED) ~= GATED then return {} end
+    if type(options) ~= 'string' or string.sub(options, 1, #GATED) ~= GATED then return {} end
     local found = texts[options]
     if not found then
       found = decoded(options)
@@ -93,16 +93,11 @@ local function gates()
     return true, nil
   end
 
-  local function permit(look, id, weight)
-    local permits = look.permits or {}
-    look.used, look.permits = look.used + weight, permits
-    permits[#permits + 1], permits[#permits + 2] = id, weight
-  end
-
   -- Takes what the job needs of a gate that is open to it; `keep_all` writes it.
   function G.grant(look, use, id, attempt)
     if use.kind == 'limit' then
-      permit(look, id, use.weight)
+      -- The claim itself is the permit: what it has passed is noted in it, and its end gives that back.
+      look.used, look.is_used = look.used + use.weight, true
     elseif use.kind == 'rate' then
       if attempt > 0 or not use.is_for_retries then
         look.state, look.rests_at = rates().taken(look, use)
@@ -113,7 +108,9 @@ local function gates()
     elseif use.kind == 'scope' then
       local state = scopes().held(look)
       if state then
-        permit(look, id, 1)
+        local permits = look.permits or {}
+        look.used, look.is_used, look.permits = look.used + 1, true, permits
+        permits[#permits + 1], permits[#permits + 2] = id, '1'
         look.state, look.is_changed = scopes().taken(state), true
         look.rests_at = scopes().rests_at(look.state)
       end
@@ -144,10 +141,8 @@ local function gates()
   function G.keep_all(looks)
     local used, turns = {}, {}
     for key, look in pairs(looks) do
-      if look.permits then
-        write('HSET', K.permits(key), look.permits)
-        used[#used + 1], used[#used + 2] = key, string.format('%d', look.used)
-      end
+      if look.is_used then used[#used + 1], used[#used + 2] = key, wide(look.used) end
+      if look.permits then write('HSET', K.permits(key), look.permits) end
       if look.is_taken then turns[#turns + 1], turns[#turns + 2] = key, look.turn end
       if look.is_changed then G.keep(look) end
     end

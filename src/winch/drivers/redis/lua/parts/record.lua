@@ -1,13 +1,13 @@
 -- record: one job as a table, and how it changes. Says in Lua what core/changes.py says in Python.
 --
--- env: task, version, args, queue, priority, tenant, fifo, unique key, tags, headers, options, expires,
---      max_attempts, keep (false where there is none)
+-- env: task, options, args, queue, priority, tenant, fifo, unique key, tags, headers, version, expires,
+--      max_attempts, keep (false where there is none). Task and options stand first: parts/tasks.lua reads these alone
 -- j:   s state, t run_at, a attempt, c crashes, r rescues, u suspect, n fence, x session, k claimed_at,
 --      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
 --      R result, w reason, g fingerprint, U has_undo, G gate it waits at, N number in its FIFO key, M token and
 --      number of its last numbered note; and, not stored: id, env, created, token, n0 (fence before), holds
---      (whether its claim has permits), is_damaged
-local QUEUE, PRIORITY, TENANT, UNIQUE, HEADERS, OPTIONS, KEPT = 4, 5, 6, 8, 10, 11, 14
+--      (whether its claim has permits), had (whether the claim that has ended had), is_damaged
+local OPTIONS, QUEUE, PRIORITY, TENANT, UNIQUE, HEADERS, VERSION, KEPT = 2, 4, 5, 6, 8, 10, 11, 14
 local gave_back  -- of parts/admit.lua, for scripts that end claims
 
 local function is_gated(env)
@@ -69,7 +69,7 @@ local function open(id, e, s, r)
     -- A claim of it can end, and it can be removed when it is final. Where else it stands is not known.
     if not r and not FINAL[j.s] then error('the envelope of job ' .. id .. ' is damaged') end
     local queue = r and read(r)[4] or ''
-    created, env = 0, {'', 1, '{}', queue, 0, false, false, false, false, false, false, false, false, false}
+    created, env = 0, {'', false, '{}', queue, 0, false, false, false, false, false, 1, false, false, false}
     j.is_damaged = true
   end
   j.id, j.env, j.created = id, env, created
@@ -105,7 +105,9 @@ local function load(id)
   return open(id, e, call('HGET', K.st, id), call('HGET', K.run, id))
 end
 
-local UNSTORED = {id = true, env = true, created = true, token = true, n0 = true, holds = true, is_damaged = true}
+local UNSTORED = {
+  id = true, env = true, created = true, token = true, n0 = true, holds = true, had = true, is_damaged = true,
+}
 
 local function save(j)
   local kept = {}
@@ -213,6 +215,7 @@ local function leave(j)
     call('HDEL', K.run, j.id)
     call('SREM', K.held(j.x), j.id)
     if j.q then call('SREM', K.cancelling, j.id) end
+    j.had = j.holds
     if j.holds then leave_queue(j) end
   elseif j.s == 'ready' then
     stand_down(j.id, j.env)

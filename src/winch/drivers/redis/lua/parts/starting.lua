@@ -5,25 +5,27 @@
 -- same state, byte for byte. Not in it are those that a claim changes.
 local is_as_new = {}
 
--- What a claim notes of the gates that its job has passed, so that its end needs no envelope: {key, kind, weight} for each;
--- nil where a scope has to count the end.
+-- What a claim notes of the gates that its job has passed, so that its end needs no envelope: {key, kind, weight} for each,
+-- and true where a scope has to count the end. For limits this is the permit.
 local function noted(uses)
-  local found = {}
+  local found, is_counted = {}, nil
   for i, use in ipairs(uses) do
-    if use.breaker or use.kind == 'scope' then return nil end
+    is_counted = is_counted or use.breaker and true or use.kind == 'scope' or nil
     found[i] = {use.key, use.kind, use.weight}
   end
-  return found
+  return found, is_counted
 end
 
--- Writes the claims of these jobs of one queue. `held`: the gates of each that holds permits or a turn, empty where its
+-- Writes the claims of these jobs of one queue: token, session, claimed_at, queue, whether it holds permits, and what it
+-- has noted of gates. `held`: the gates of each that holds permits or a turn, empty where its
 -- queue counts it and it has no gates, false where it holds nothing. Answers the states that the claimer has to know.
 local function start(queue, ids, states, held)
   local claim, running, holding = pack({A.token, A.session, now, queue}), {}, {}
   for i = 1, #ids do
     local uses = held[i]
     if uses and not holding[uses] then
-      holding[uses] = pack({A.token, A.session, now, queue, true, noted(uses)})
+      local passed, is_counted = noted(uses)
+      holding[uses] = pack({A.token, A.session, now, queue, true, passed, is_counted})
     end
     running[2 * i - 1], running[2 * i] = ids[i], uses and holding[uses] or claim
     local state = states[i]

@@ -73,7 +73,7 @@ local function planned(jobs, known)
         if not holder then
           local first = chosen[mine[key]][2]
           local envelope, other = read(first[ENVELOPE]), read(job[ENVELOPE])
-          envelope[2], envelope[3], envelope[PRIORITY] = other[2], other[3], other[PRIORITY]
+          envelope[VERSION], envelope[3], envelope[PRIORITY] = other[VERSION], other[3], other[PRIORITY]
           first[ENVELOPE], first[NEW_PRIORITY] = pack(envelope), job[NEW_PRIORITY]
           first[DELAY], first[RUN_AT] = job[DELAY], job[RUN_AT]
           is_replaced = true
@@ -126,7 +126,7 @@ local function replace_by(id, job)
   end
   leave(j)
   j.s, j.t, j.a, j.w = due and 'scheduled' or 'ready', due or now, 0, nil
-  j.env[2], j.env[3], j.env[PRIORITY] = other[2], other[3], other[PRIORITY]
+  j.env[VERSION], j.env[3], j.env[PRIORITY] = other[VERSION], other[3], other[PRIORITY]
   remember(j, {what = 'replaced', at = now})
   save_env(j)
   -- A job that waits where it waited is no event: its state is the same.

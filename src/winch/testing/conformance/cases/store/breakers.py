@@ -121,3 +121,29 @@ def a_breaker_that_has_closed_forgets_the_attempts_of_before(bench: Bench) -> No
     bench.advance(MINUTE)
     admit(bench)
     assert len(bench.claim()) == 5, "what ran before the trip trips it no second time"
+
+
+@case()
+def ends_of_one_call_count_in_their_order(bench: Bench) -> None:
+    use = GateUse("scope:bank", SCOPE, breaker=BreakerSpec(0.5, OF, 60 * MICROS, 30 * MICROS, probes=2))
+    tripped(bench, use=use)
+    bench.advance(HOLD)
+    admit(bench)
+    bad, good = bench.claim()
+    ends = (
+        bench.outcome(bad, JobState.DEAD, what="failed", is_gated=True),
+        bench.outcome(good, is_gated=True),
+    )
+    bench.finish(*ends)
+    admit(bench)
+    assert bench.claim() == [], "the success came after the second trip"
+    assert (held(bench).open_at, held(bench).trips) == (bench.at + 2 * HOLD, 2)
+    bench.advance(2 * HOLD)
+    admit(bench)
+    good, bad = bench.claim()
+    bench.finish(
+        bench.outcome(good, is_gated=True),
+        bench.outcome(bad, JobState.DEAD, what="failed", is_gated=True),
+    )
+    admit(bench)
+    assert len(bench.claim()) == 1, "the success has closed it before the failure was counted"

@@ -290,3 +290,43 @@ def two_sweepers_at_once_rescue_each_job_once(bench: Bench) -> None:
     swept = bench.together([bench.driver.rescue(now=bench.now) for _ in range(4)])
     assert sorted(rescued.id for batch in swept for rescued in batch) == sorted(ids)
     assert {job.rescues for job in bench.jobs(ids)} == {1}
+
+
+@case()
+def a_lease_from_before_the_clock_was_set_back_lasts_one_lease_from_the_next_sweep(bench: Bench) -> None:
+    bench.add()
+    claim = bench.take()
+    bench.advance(-10 * HOUR)
+    assert bench.rescue() == []
+    assert [session.lease_until for session in bench.sessions()] == [bench.at + LEASE]
+    bench.advance(LEASE - MICROSECOND)
+    assert bench.rescue() == []
+    bench.advance(MICROSECOND)
+    assert bench.rescue() == [Rescued(claim.id, claim.token, bench.session, JobState.READY)]
+
+
+@case()
+def a_worker_that_beats_after_the_clock_was_set_back_keeps_its_jobs(bench: Bench) -> None:
+    bench.add()
+    claim = bench.take()
+    bench.advance(-10 * HOUR)
+    assert bench.rescue() == []
+    for _ in range(3):
+        bench.advance(LEASE - SECOND)
+        (pulse,) = bench.beat(bench.session)
+        assert pulse.is_live
+        assert bench.rescue() == []
+    assert bench.complete(claim) is Answer.TOOK
+
+
+@case()
+def each_session_has_its_own_longest_lease(bench: Bench) -> None:
+    """A long lease is not taken for one that lies far in the future."""
+    long = bench.new_session(lease=HOUR)
+    bench.call(bench.driver.start_session(long, now=bench.now))
+    until = {session.id: session.lease_until for session in bench.sessions()}
+    assert bench.rescue() == []
+    assert {session.id: session.lease_until for session in bench.sessions()} == until
+    bench.advance(2 * MINUTE)
+    bench.rescue()
+    assert [session.id for session in bench.sessions()] == [long.id]

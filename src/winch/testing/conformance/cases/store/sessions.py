@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from winch.core.job import MAX_CRASHES, POISON_WINDOW, Claim, Failure
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_limits import QueueLimit
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import COMMANDS, MOST_COMMANDS, ClaimRef, Pulse, Rescued, SessionInfo
 from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
@@ -30,6 +31,7 @@ def a_session_comes_back_as_it_was_started(bench: Bench) -> None:
         pid=99_999,
         supervisor="5ab",
         labels={"gpu": "h100", "zone": "ü"},
+        queue_limits={"mail": QueueLimit(2, "10/s"), "ü": QueueLimit(limit=1)},
     )
     assert bench.call(bench.driver.start_session(session, now=bench.now)) == bench.now
     assert bench.sessions() == [
@@ -48,6 +50,7 @@ def a_session_comes_back_as_it_was_started(bench: Bench) -> None:
             running=0,
             supervisor="5ab",
             labels={"gpu": "h100", "zone": "ü"},
+            queue_limits={"mail": QueueLimit(2, "10/s"), "ü": QueueLimit(limit=1)},
         )
     ]
 

@@ -1,0 +1,146 @@
+"""`winch move`: bring the jobs of one store to another while producers and workers run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+import msgspec
+
+from winch.app import App
+from winch.cli.shared.audit import noted
+from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
+from winch.cli.shared.output import emit_json, remark, say
+from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
+from winch.core.errors import ConfigError, SchemaMismatch
+from winch.core.values.size import format_size
+from winch.engine.moving import checks
+from winch.engine.moving.mover import Mover
+from winch.engine.moving.route import MoveStep, Route
+from winch.storage.protocol import Driver, advice
+
+
+@click.command()
+@click.option("--to", metavar="URL", help="The store that the jobs go to; by default move_to.")
+@click.option("--queue", "-Q", metavar="QUEUE", help="Move this queue alone.")
+@click.option("--history", is_flag=True, help="Move completed and cancelled jobs, too.")
+@click.option("--resume", is_flag=True, help="Continue a move that was interrupted.")
+@click.option("--cutover", is_flag=True, help="End the move: no live job is left where it began.")
+@click.option("--back", is_flag=True, help="Bring everything back to the store it came from.")
+@dry_run_option
+@yes_option
+@json_option
+@store_options
+def move(
+    options: StoreOptions,
+    to: str | None,
+    queue: str | None,
+    history: bool,
+    resume: bool,
+    cutover: bool,
+    back: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Move jobs to another store while producers and workers run.
+
+    Set move_to (WINCH_MOVE_TO) to the new store for all producers and workers first, and migrate it.
+    Start workers on it when the move is open. Then end the move with --cutover, or go --back.
+    """
+    if cutover + back + resume > 1:
+        raise click.UsageError("give one of --resume, --cutover and --back")
+    with opened(options) as app, opened_target(app, to) as target:
+        source = getattr(app.ready(), "source", app.driver)
+        tell = remark if options.as_json else say
+        mover = Mover(source, target, tell, waits_for_lock=resume or back)
+        route = mover.route()
+        if route is not None and route.step is not MoveStep.DONE:
+            mover.check_target(route)
+        try:
+            if dry_run:
+                _dry_run(options, mover, queue, history=history)
+            elif cutover or back or resume:
+                _continue(app, mover, route, cutover=cutover, back=back)
+            else:
+                _begin(app, mover, queue, history=history, yes=yes)
+        finally:
+            mover.release()
+        if options.as_json and not dry_run:
+            after = mover.route()
+            emit_json({"step": None if after is None else str(after.step)})
+
+
+@contextmanager
+def opened_target(app: App, to: str | None) -> Iterator[Driver]:
+    """The store that the jobs go to, with its schema."""
+    url = to or app.settings.move_to
+    if url is None:
+        raise click.UsageError("give the store that the jobs go to: --to URL, or set move_to")
+    target = app.connected(url)
+    try:
+        status = target.check_schema()
+        if not status.is_ready and target.capabilities.migrates_itself:
+            target.migrate()
+        elif not status.is_ready:
+            raise SchemaMismatch(
+                f"{target.describe()} has schema {status.current or 'none'}, this release needs "
+                f"{status.newest}: {advice(status)} --url with its URL"
+            )
+        yield target
+    finally:
+        target.close()
+
+
+def _begin(app: App, mover: Mover, queue: str | None, *, history: bool, yes: bool) -> None:
+    if reasons := checks.refusals(mover.source, mover.target, queue):
+        raise ConfigError("nothing was moved: " + "; ".join(reasons))
+    what = "everything" if queue is None else f"queue {queue!r}"
+    may_go_on(
+        f"Move {what} from {mover.source.describe()} to {mover.target.describe()}? Producers must have "
+        "move_to set.",
+        yes=yes,
+    )
+    route = mover.begin(queue, final_too=history)
+    noted(app, "begin move", what, to=route.address)
+    _finish(mover, route)
+
+
+def _finish(mover: Mover, route: Route) -> None:
+    route = mover.drain(mover.advance(route))
+    if route.step is MoveStep.BACK_FREE:
+        mover.end_back(route)
+    else:
+        say("no live job is left where they began: run `winch move --cutover`, or `winch move --back`")
+
+
+def _continue(app: App, mover: Mover, route: Route | None, *, cutover: bool, back: bool) -> None:
+    if route is None or route.step is MoveStep.DONE:
+        raise ConfigError(f"no move is under way from {mover.source.describe()}")
+    if cutover:
+        route = mover.cut_over(route)
+        noted(app, "cut move over", route.address)
+    elif back and not route.step.is_back:
+        noted(app, "take move back", route.address)
+        route = mover.turn_back(route)
+        if mover.route() is not None:
+            _finish(mover, route)
+    else:
+        _finish(mover, route)
+
+
+def _dry_run(options: StoreOptions, mover: Mover, queue: str | None, *, history: bool) -> None:
+    found = checks.sizes(mover.source, queue, final_too=history)
+    reasons = checks.refusals(mover.source, mover.target, queue)
+    if options.as_json:
+        emit_json({**msgspec.to_builtins(found), "refused": reasons})
+        return
+    for name, count in sorted(found.jobs.items()):
+        say(f"queue {name}: {count:,} jobs")
+    for state, count in sorted(found.by_state.items()):
+        say(f"{state}: {count:,}")
+    say(f"together {format_size(found.bytes)}, about {found.seconds:g} s")
+    if found.stays:
+        remark(f"{found.stays:,} jobs wait for others or are waited for: they end where they are")
+    for reason in reasons:
+        remark(f"refused: {reason}")

@@ -1,0 +1,338 @@
+"""The mover: brings a move from one step to the next. Whatever it had begun when it died, another one
+continues; docs/protocol/move.md has the steps and why each is safe."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Generator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from winch.core.errors import ConfigError
+from winch.core.lifecycle import JobState
+from winch.engine.moving import holding
+from winch.engine.moving.carrying import Carrier, is_ordered
+from winch.engine.moving.holding import BY, is_ours
+from winch.engine.moving.plans import parcels_of
+from winch.engine.moving.route import (
+    BOOK,
+    IDLE_LAG,
+    IN_FLIGHT,
+    LAG,
+    LOCK,
+    ROUTE,
+    STORE,
+    MoveStep,
+    Route,
+    look,
+    swap,
+)
+from winch.storage.kv_records import KvRecord
+from winch.storage.protocol import Driver
+
+T = TypeVar("T")
+TRIES = 20
+LEASE = timedelta(seconds=5)
+SWEEP = 0.25
+
+
+class Mover:
+    """One process that moves. `tell` is called with each line worth reading."""
+
+    def __init__(
+        self,
+        source: Driver,
+        target: Driver,
+        tell: Callable[[str], None] = lambda line: None,
+        *,
+        waits_for_lock: bool = False,
+    ) -> None:
+        self.source = source
+        self.target = target
+        self._waits_for_lock = waits_for_lock
+        self._tell = tell
+        self._me = secrets.token_hex(8)
+        self._renewed_at: float | None = None
+
+    # -- the record --------------------------------------------------------------------------------
+
+    def route(self) -> Route | None:
+        """The move that is under way from the source, or was done."""
+        return _run(self.source, look(self.source))[0]
+
+    def begin(self, queue: str | None, *, final_too: bool = False) -> Route:
+        """Announce a move. Everything was checked before."""
+        self._hold_lock()
+        before = self.route()
+        if before is not None and before.step is not MoveStep.DONE:
+            raise ConfigError(f"{_what(before)} already moves to {before.address}; pass --resume")
+        there = _run(self.target, look(self.target))[0]
+        if there is not None:  # of an earlier move, which led here
+            self.target.run(self.target.kv_delete(BOOK, [ROUTE]))
+        route = Route(
+            nonce=secrets.token_hex(8),
+            move=secrets.token_hex(4),
+            step=MoveStep.ANNOUNCED,
+            target=self._target_id(),
+            address=self.target.describe(),
+            queue=queue,
+            final_too=final_too,
+        )
+        self._change(before, route)
+        self._tell(f"announced: {_what(route)} moves to {route.address}")
+        return route
+
+    def _target_id(self) -> str:
+        record = KvRecord(book=BOOK, key=STORE, body=secrets.token_hex(8))
+        there = self.target.run(self.target.kv_swap(record))
+        return record.body if there is None else there
+
+    def check_target(self, route: Route) -> None:
+        """Refuse another store than that of the move."""
+        if _run(self.target, look(self.target))[1] != route.target:
+            raise ConfigError(
+                f"{_what(route)} moves to {route.address}, which is not {self.target.describe()}"
+            )
+
+    def _change(self, before: Route | None, after: Route) -> Route:
+        if not _run(self.source, swap(self.source, before, after)):
+            raise ConfigError(
+                "the move was changed by another process: a producer that had waited for too long, or "
+                "another mover; run `winch move --resume`"
+            )
+        return after
+
+    def _hold_lock(self) -> None:
+        """Keep other movers out: of two at once each would send what the other has decided."""
+        began = sent = time.monotonic()
+        lease = LEASE.total_seconds()
+        if self._renewed_at is not None and began - self._renewed_at < lease / 4:
+            return
+        if self._renewed_at is not None and began - self._renewed_at > lease:
+            raise ConfigError("this mover stood still for too long; run `winch move --resume`")
+        record = KvRecord(book=BOOK, key=LOCK, body=self._me, keep=LEASE)
+        while True:
+            there = self.source.run(self.source.kv_swap(record, instead_of=self._me))
+            if there is None:
+                break
+            is_released = there == ""  # and gone in a moment
+            if is_released or (self._waits_for_lock and time.monotonic() - began < 2 * lease):
+                time.sleep(SWEEP / 10 if is_released else SWEEP)
+                sent = time.monotonic()
+                continue
+            raise ConfigError(
+                f"another `winch move` is at work on {self.source.describe()}, or died less than "
+                f"{lease:.0f} s ago"
+            )
+        self._renewed_at = sent
+
+    def release(self) -> None:
+        """Let another mover begin at once."""
+        if self._renewed_at is not None:
+            over = KvRecord(book=BOOK, key=LOCK, body="", keep=timedelta(milliseconds=1))
+            self.source.run(self.source.kv_swap(over, instead_of=self._me))
+
+    def carrier(self, route: Route, *, is_back: bool | None = None) -> Carrier:
+        """What carries the jobs in the direction of this step."""
+        back = route.step.is_back if is_back is None else is_back
+        stores = (self.target, self.source) if back else (self.source, self.target)
+        return Carrier(*stores, parcels_of(route.move, is_back=back), route.queue, self._hold_lock)
+
+    # -- from step to step -------------------------------------------------------------------------
+
+    def advance(self, route: Route) -> Route:
+        """Bring the move to the step at which all that is left is to sweep."""
+        while True:
+            self._hold_lock()
+            match route.step:
+                case MoveStep.ANNOUNCED:
+                    route = self._open(route, MoveStep.HELD, MoveStep.OPEN)
+                case MoveStep.HELD:
+                    route = self._change(route, route.changed(step=MoveStep.ANNOUNCED))
+                case MoveStep.BACK_HELD:
+                    route = self.turn_back(self._change(route, route.changed(step=MoveStep.FREE)))
+                case MoveStep.OPEN:
+                    route = self._carry_ordered(route, MoveStep.FREE)
+                case MoveStep.BACK_OPEN:
+                    route = self._carry_ordered(route, MoveStep.BACK_FREE)
+                case MoveStep.FREE | MoveStep.BACK_FREE | MoveStep.DONE:
+                    return route
+
+    def turn_back(self, route: Route) -> Route:
+        """Lead new jobs to the source again; what was announced only is taken back at once."""
+        self._hold_lock()
+        if route.step in (MoveStep.ANNOUNCED, MoveStep.HELD):
+            self._resume(self.target, route)
+            holding.forget_schedules(self.target)
+            self.source.run(self.source.kv_delete(BOOK, [ROUTE]))
+            self._tell("back: nothing had moved")
+            return route
+        carrier = self.carrier(route, is_back=False)
+        carrier.settle()
+        self._pause(self.target, route)
+        if held := [job.id for job in carrier.holders()]:
+            self.target.run(self.target.delete(held, by=BY))
+        holding.restore_limits(self.source, self.target, list(route.limits))
+        route = self._change(route, route.changed(limits=()))
+        return self._open(route, MoveStep.BACK_HELD, MoveStep.BACK_OPEN)
+
+    def _open(self, route: Route, held: MoveStep, opened: MoveStep) -> Route:
+        """Let no producer store a job for a moment, and lead them to the other store then."""
+        carrier = self.carrier(route, is_back=opened.is_back)
+        route = self._note_pauses(route)
+        names = {*self._queues(carrier.source, route), *self._queues(carrier.target, route)}
+        for name in sorted(names):  # it runs nothing until all that comes first has come
+            self._pause_one(carrier.target, name)
+        holding.announce_schedules(carrier)
+        time.sleep(IDLE_LAG + IN_FLIGHT)
+        self._pause(carrier.source, route)
+        for _ in range(TRIES):
+            began = time.monotonic()
+            is_held, route = self._swapped(route, route.changed(step=held))
+            if not is_held:
+                continue
+            time.sleep(LAG + IN_FLIGHT)
+            carrier.prepare()
+            is_open, route = self._swapped(route, route.changed(step=opened))
+            if is_open:
+                took = round(1000 * (time.monotonic() - began))
+                where = carrier.target.describe()
+                self._tell(f"open: new jobs go to {where}; producers were held for {took} ms")
+                return route
+            time.sleep(SWEEP)  # a producer had waited for too long, and took the hold back
+        raise ConfigError(
+            f"producers took the hold back {TRIES} times: {self.source.describe()} answers too slowly "
+            "now; run `winch move --resume`"
+        )
+
+    def _swapped(self, before: Route, after: Route) -> tuple[bool, Route]:
+        """Whether this version follows, and the one that is there now."""
+        if _run(self.source, swap(self.source, before, after)):
+            return True, after
+        there = self.route()
+        if there is None or there.move != before.move:
+            raise ConfigError("the move was ended by another process")
+        return False, there
+
+    def _carry_ordered(self, route: Route, freed: MoveStep) -> Route:
+        """Bring what has an order, a key or a limit, then let the other store run."""
+        carrier = self.carrier(route)
+        self._pause(carrier.source, route)  # also queues that are new since
+        carrier.settle()
+        holding.copy_settings(carrier)
+        holding.hold_keys(carrier)
+        shut = holding.shut_limits(carrier)
+        route = self._change(route, route.changed(limits=tuple(sorted({*route.limits, *shut}))))
+        count = carrier.carry(is_ordered)
+        self._tell(f"carried {count} jobs with an order, a key, a limit or a tenant")
+        holding.hand_schedules_over(carrier)
+        route = self._change(route, route.changed(step=freed))
+        self._resume(carrier.target, route, unless=holding.capped_queues(carrier))
+        return route
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    def _queues(self, driver: Driver, route: Route) -> list[str]:
+        if route.queue is not None:
+            return [route.queue]
+        return [queue.name for queue in driver.run(driver.queues())]
+
+    def _note_pauses(self, route: Route) -> Route:
+        """Remember what people have paused: it stays paused in both stores."""
+        were = {
+            info.name: info.pause_reason
+            for driver in (self.source, self.target)
+            for info in driver.run(driver.queues())
+            if info.paused_at is not None and not is_ours(info.pause_reason)
+        }
+        return self._change(route, route.changed(paused={**route.paused, **were}))
+
+    def _pause(self, driver: Driver, route: Route) -> None:
+        for name in self._queues(driver, route):
+            self._pause_one(driver, name)
+
+    def _pause_one(self, driver: Driver, name: str) -> None:
+        driver.run(driver.pause(name, by=BY, reason=f"{BY}: its jobs are on their way"))
+
+    def _resume(self, driver: Driver, route: Route, *, unless: frozenset[str] = frozenset()) -> None:
+        for info in driver.run(driver.queues()):
+            if info.paused_at is None or not is_ours(info.pause_reason) or info.name in unless:
+                continue
+            if info.name in route.paused:
+                driver.run(driver.pause(info.name, by=BY, reason=route.paused[info.name]))
+            else:
+                driver.run(driver.resume(info.name, by=BY))
+
+    # -- the rest ----------------------------------------------------------------------------------
+
+    def sweep(self, route: Route) -> tuple[Route, int]:
+        """Move what waits in the source by now; returns how many live jobs are left there."""
+        self._hold_lock()
+        carrier = self.carrier(route)
+        carrier.carry(is_ordered)
+        carrier.carry(lambda job: True)
+        carrier.carry(lambda job: True, [JobState.DEAD])
+        if route.final_too:
+            carrier.carry(lambda job: True, [JobState.COMPLETED, JobState.CANCELLED])
+        held = carrier.end_holders()
+        shut = holding.open_limits(carrier, route.limits)
+        if shut != route.limits:
+            route = self._change(route, route.changed(limits=shut))
+        holding.copy_effects(carrier)
+        self._resume(carrier.target, route, unless=holding.capped_queues(carrier))
+        if carrier.tied():
+            self._resume(carrier.source, route)  # they end where they began
+        else:
+            self._pause(carrier.source, route)
+        return route, carrier.left() + held
+
+    def drain(self, route: Route) -> Route:
+        """Sweep until no live job is left in the source."""
+        reported_at: float = 0
+        while True:
+            route, left = self.sweep(route)
+            if not left:
+                return route
+            if time.monotonic() - reported_at > 5:
+                reported_at = time.monotonic()
+                self._tell(f"{left} jobs still run or wait for others where they began")
+            time.sleep(SWEEP)
+
+    def cut_over(self, route: Route) -> Route:
+        """The move is done: the source keeps its history, and the record that leads to the target."""
+        if route.step is not MoveStep.FREE:
+            raise ConfigError(f"the move is at step {route.step}; run `winch move --resume` first")
+        route, left = self.sweep(route)
+        if left:
+            raise ConfigError(
+                f"{left} live jobs are left in {self.source.describe()}: run `winch move --resume` "
+                "until there are none, or `winch move --back`"
+            )
+        route = self._change(route, route.changed(step=MoveStep.DONE))
+        self._tell(f"done: set url to {route.address}, and restart processes when it suits you")
+        return route
+
+    def end_back(self, route: Route) -> None:
+        """All is in the source again: nothing is left of the move but its audit lines."""
+        self._resume(self.source, route)
+        holding.forget_schedules(self.target)
+        self.source.run(self.source.kv_delete(BOOK, [ROUTE]))
+        time.sleep(IDLE_LAG)
+        self._resume(self.target, route)
+        self._tell(f"back: all jobs are in {self.source.describe()} again")
+
+
+def _what(route: Route) -> str:
+    return "everything" if route.queue is None else f"queue {route.queue!r}"
+
+
+def _run(driver: Driver, operation: Generator[Any, Any, T]) -> T:
+    answer: Any = None
+    while True:
+        try:
+            verb = operation.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        answer = driver.run(verb)

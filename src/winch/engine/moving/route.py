@@ -1,0 +1,121 @@
+"""Where new jobs go while a move is under way: one record in the store that is left.
+
+The mover changes the record by swaps only, each from the very text that it has read. A producer acts on
+what it has read for `lag` seconds at most: `IDLE_LAG` while there is no move, `LAG` during one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from enum import StrEnum
+
+import msgspec
+
+from winch.core.errors import ConfigError
+from winch.engine.base.operation import Operation
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.protocol import Driver
+
+BOOK = "move"
+ROUTE, LOCK, STORE = "route", "lock", "store"
+# How old, in seconds, what a producer knows of the route may be: without a move, and during one.
+IDLE_LAG, LAG = 1.0, 0.03
+# What an enqueue may take besides, until its jobs are committed. One that takes longer looks once more.
+IN_FLIGHT = 0.06
+# A producer that has waited so long for a held route takes the hold back: its mover has died.
+LONGEST_HOLD = 0.16
+
+
+class MoveStep(StrEnum):
+    """How far a move is. `back` ones lead from the target to the source again."""
+
+    ANNOUNCED = "announced"
+    HELD = "held"
+    OPEN = "open"
+    FREE = "free"
+    DONE = "done"
+    BACK_HELD = "back-held"
+    BACK_OPEN = "back-open"
+    BACK_FREE = "back-free"
+
+    @property
+    def is_held(self) -> bool:
+        return self in (MoveStep.HELD, MoveStep.BACK_HELD)
+
+    @property
+    def to_target(self) -> bool:
+        """Whether new jobs go to the target."""
+        return self in (MoveStep.OPEN, MoveStep.FREE, MoveStep.DONE, MoveStep.BACK_HELD)
+
+    @property
+    def is_back(self) -> bool:
+        return self in (MoveStep.BACK_HELD, MoveStep.BACK_OPEN, MoveStep.BACK_FREE)
+
+    @property
+    def may_be_elsewhere(self) -> bool:
+        """Whether a job may be in the store that new jobs do not go to."""
+        return self is not MoveStep.ANNOUNCED
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The record. `nonce` differs in every version of it and stands first, so that a swap names one
+    version. `target` is the id that the mover has given to the target store.
+
+    - `queue`: the only queue that moves; None: all.
+    - `paused`, `target_paused`: the queues that people had paused, with their reasons.
+    - `limits`: the limits that the target holds shut, with what was set there before.
+    """
+
+    nonce: str
+    move: str
+    step: MoveStep
+    target: str
+    address: str
+    queue: str | None = None
+    paused: dict[str, str | None] = {}
+    limits: tuple[str, ...] = ()
+    final_too: bool = False
+
+    def changed(self, **fields: object) -> Route:
+        """The next version."""
+        return msgspec.structs.replace(self, nonce=secrets.token_hex(8), **fields)
+
+    def covers(self, queue: str) -> bool:
+        return self.queue is None or self.queue == queue
+
+    @property
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @property
+    def begin(self) -> str:
+        """What the text of this version alone begins with."""
+        return f'{{"nonce":"{self.nonce}"'
+
+
+def read_routes(records: list[KvRecord]) -> tuple[Route | None, str | None]:
+    """The route that this store's records have, and the id that a mover gave to the store."""
+    bodies = {record.key: record.body for record in records}
+    route = None
+    if ROUTE in bodies:
+        try:
+            route = msgspec.json.decode(bodies[ROUTE], type=Route)
+        except msgspec.ValidationError as error:
+            raise ConfigError(
+                f"a move is under way that a later release of Winch has begun ({error}); upgrade here"
+            ) from error
+    return route, bodies.get(STORE)
+
+
+def look(driver: Driver) -> Operation[tuple[Route | None, str | None]]:
+    """Read both from a store."""
+    records = yield driver.kv_list(KvFilter(book=BOOK, limit=10))
+    return read_routes(records)
+
+
+def swap(driver: Driver, before: Route | None, after: Route) -> Operation[bool]:
+    """Write the next version; False: another process has changed the record since. A repeat after a lost
+    answer finds its own text."""
+    record = KvRecord(book=BOOK, key=ROUTE, body=after.text)
+    there = yield driver.kv_swap(record, instead_of=None if before is None else before.begin)
+    return there is None or there == after.text

@@ -1,0 +1,433 @@
+"""Two stores as one, for producers and workers of the store that is left.
+
+Every verb goes to the source but for those that a move concerns: an enqueue goes where the route says,
+and a job is looked for in both stores. What a running job does for its claim stays in the source.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar, cast
+
+from winch.core.errors import ConfigError
+from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
+from winch.core.lifecycle import WAITING, JobState
+from winch.engine.base.operation import Sleep
+from winch.engine.moving.plans import On, Plan, RoutedVerb, answers_there, parcels_now, plain_of, sent_to
+from winch.engine.moving.route import IDLE_LAG, IN_FLIGHT, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
+from winch.storage.decide.unique import Holder
+from winch.storage.decide.waits import Sent
+from winch.storage.params import (
+    Acted,
+    ClaimRef,
+    Ending,
+    Enqueued,
+    Facts,
+    JobFilter,
+    NewJob,
+    Page,
+    Wait,
+)
+from winch.storage.parcels import Parcel
+from winch.storage.protocol import Driver
+from winch.storage.verbs import Sending, Unhurried, Verb
+
+T = TypeVar("T")
+log: logging.Logger = logging.getLogger("winch")
+# How long a caller waits before it looks again for a job that is on its way, or at a held route.
+PAUSE = 0.01
+ONE_BLOCKED = JobFilter(states=(JobState.BLOCKED,), limit=1)
+# So often a job is looked for that is in neither store: it is on its way for a moment only.
+LOOKS = 500
+
+
+class RoutedDriver:
+    """A driver that knows the store to which its jobs may move."""
+
+    def __init__(
+        self, source: Driver, target: Driver, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.source = source
+        self.target = target
+        self._monotonic = monotonic
+        self._route: Route | None = None
+        self._read_at = float("-inf")
+        self._hold: tuple[str, float] | None = None
+        self._is_target: str | None = None
+        self._is_strange = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def run(self, verb: Verb[T]) -> T:
+        if not isinstance(verb, RoutedVerb):
+            return self.source.run(verb)
+        answer: Any = None
+        error: Exception | None = None
+        plan = verb.plan()
+        while True:
+            try:
+                step = plan.throw(error) if error is not None else plan.send(answer)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer, error = None, None
+            try:
+                if isinstance(step, Sleep):
+                    time.sleep(step.seconds)
+                else:
+                    answer = step.driver.run(step.verb)
+            except Exception as raised:  # the plan decides
+                error = raised
+
+    async def arun(self, verb: Verb[T]) -> T:
+        if not isinstance(verb, RoutedVerb):
+            return await self.source.arun(verb)
+        import asyncio
+
+        answer: Any = None
+        error: Exception | None = None
+        plan = verb.plan()
+        while True:
+            try:
+                step = plan.throw(error) if error is not None else plan.send(answer)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer, error = None, None
+            try:
+                if isinstance(step, Sleep):
+                    await asyncio.sleep(step.seconds)
+                else:
+                    answer = await step.driver.arun(step.verb)
+            except Exception as raised:  # the plan decides
+                error = raised
+
+    def sending(self, verb: Verb[T]) -> Sending[T]:
+        return Unhurried(self.run, verb) if isinstance(verb, RoutedVerb) else self.source.sending(verb)
+
+    def run_on(self, conn: object, verb: Verb[T]) -> T:
+        """In a caller's transaction everything is in the source: the next sweep moves its jobs."""
+        return self.source.run_on(conn, plain_of(verb))
+
+    async def arun_on(self, conn: object, verb: Verb[T]) -> T:
+        return await self.source.arun_on(conn, plain_of(verb))
+
+    def close(self) -> None:
+        self.source.close()
+        self.target.close()
+
+    async def aclose(self) -> None:
+        await self.source.aclose()
+        await self.target.aclose()
+
+    # -- the route ---------------------------------------------------------------------------------
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no move was under way a moment ago."""
+        return self._route is None and self._monotonic() - self._read_at < IDLE_LAG
+
+    def _current(self) -> Plan[Route | None]:
+        """The route, as new as it must be. One that is done stays so."""
+        route = self._route
+        if route is not None and route.step is MoveStep.DONE:
+            return route
+        if self._monotonic() - self._read_at >= (IDLE_LAG if route is None else LAG):
+            began = self._monotonic()
+            route, _ = yield from sent_to(self.source, look(self.source))
+            if route is not None and route.target != self._is_target:
+                _, self._is_target = yield from sent_to(self.target, look(self.target))
+                if route.target != self._is_target:
+                    self._warn(route)
+                    route = None
+            self._route, self._read_at = route, began
+        return route
+
+    def _warn(self, route: Route) -> None:
+        if not self._is_strange:
+            self._is_strange = True
+            log.error(
+                "jobs of %s move to %s, but move_to names another store: new jobs stay here until the "
+                "move takes them along; set move_to to its target",
+                self.source.describe(),
+                route.address,
+            )
+
+    def _settled(self) -> Plan[Route | None]:
+        """The route once it is not held. A hold that lasts is of a mover that died: it is taken back."""
+        while True:
+            route = yield from self._current()
+            if route is None or not route.step.is_held:
+                self._hold = None
+                return route
+            if self._hold is None or self._hold[0] != route.nonce:
+                self._hold = route.nonce, self._monotonic()
+            if self._monotonic() - self._hold[1] > LONGEST_HOLD:
+                back = MoveStep.FREE if route.step.is_back else MoveStep.ANNOUNCED
+                yield from sent_to(self.source, swap(self.source, route, route.changed(step=back)))
+            yield Sleep(PAUSE)
+            self._read_at = float("-inf")
+
+    def _both(self, route: Route) -> tuple[Driver, Driver]:
+        """The store that new jobs go to, and the other one."""
+        if route.step.to_target:
+            return self.target, self.source
+        return self.source, self.target
+
+    # -- enqueue -----------------------------------------------------------------------------------
+
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+    ) -> Verb[list[Enqueued]]:
+        plain = self.source.enqueue(jobs, is_repeat=is_repeat, now=now)
+        if self._is_idle and not any(job.fifo is not None for job in jobs):
+            return plain
+        return self._routed(plain, lambda: self._enqueue(jobs, plain, is_repeat, now))
+
+    def _routed(self, plain: Verb[T], plan: Callable[[], Plan[T]]) -> Verb[T]:
+        return RoutedVerb(plain.name, plain.steps, plain.is_read, plan=plan, plain=plain)
+
+    def _enqueue(
+        self, jobs: Sequence[NewJob], plain: Verb[list[Enqueued]], is_repeat: bool, now: datetime | None
+    ) -> Plan[list[Enqueued]]:
+        while True:
+            route = yield from self._settled()
+            moves = [route is not None and route.covers(job.queue) for job in jobs]
+            read_at = self._read_at
+            if route is None or not any(moves) or route.step is MoveStep.ANNOUNCED:
+                answers: list[Enqueued] = yield On(self.source, plain)
+                until = read_at + (IDLE_LAG if route is None else LAG) + IN_FLIGHT
+                yield from self._in_order(answers, jobs, self.source, until)
+                return answers
+            to, other = self._both(route)
+            here = [job for job, is_moving in zip(jobs, moves, strict=True) if is_moving]
+            decided = yield from self._decided(here, to, other, route, is_repeat=is_repeat)
+            if decided is not None:
+                break
+            yield Sleep(PAUSE)
+        fresh = [job for job in here if job.id not in decided]
+        stored: dict[str, Enqueued] = dict(decided)
+        if fresh:
+            answers = yield On(to, to.enqueue(fresh, is_repeat=is_repeat, now=now))
+            stored |= {job.id: answer for job, answer in zip(fresh, answers, strict=True)}
+            yield from self._in_order(answers, fresh, to, read_at + LAG + IN_FLIGHT)
+        if stay := [job for job, is_moving in zip(jobs, moves, strict=True) if not is_moving]:
+            answers = yield On(self.source, self.source.enqueue(stay, is_repeat=is_repeat, now=now))
+            stored |= {job.id: answer for job, answer in zip(stay, answers, strict=True)}
+        return [stored[job.id] for job in jobs]
+
+    def _in_order(
+        self, answers: Sequence[Enqueued], jobs: Sequence[NewJob], went_to: Driver, until: float
+    ) -> Plan[None]:
+        """Members of FIFO keys that were stored later than `until` may have come to a store that new
+        jobs leave by now: return when they have followed, so that what the caller stores next comes
+        after them. Not for ever: the mover may have died."""
+        members = [a.id for a, job in zip(answers, jobs, strict=True) if a.is_new and job.fifo]
+        is_slow = self._monotonic() > until
+        for _ in range(LOOKS if is_slow else 0):
+            if not members:
+                return
+            self._read_at = float("-inf")
+            route = yield from self._settled()
+            if route is None or self._both(route)[0] is went_to:
+                return
+            there: list[JobRecord | None] = yield On(went_to, went_to.get(members))
+            come: list[Ending | None] = yield On(
+                self._both(route)[0], self._both(route)[0].results(members)
+            )
+            members = [
+                one
+                for one, job, ending in zip(members, there, come, strict=True)
+                if ending is None and (job is None or job.state in WAITING)
+            ]
+            yield Sleep(PAUSE)
+
+    def _decided(
+        self, jobs: Sequence[NewJob], to: Driver, other: Driver, route: Route, *, is_repeat: bool
+    ) -> Plan[dict[str, Enqueued] | None]:
+        """The answers for jobs that are, or whose keys are held, where new jobs do not go. A job goes
+        from there to the open parcel and then to `to`: it is looked for in this order, and `to` decides
+        last. None: a holder must come first that is still on its way."""
+        ids = [job.id for job in jobs if job.is_given_id or is_repeat]
+        keys = [job.unique_key for job in jobs if job.unique_key is not None]
+        if not ids and not keys:
+            return {}
+        known: set[str] = set()
+        held: dict[str, Holder] = {}
+        if ids:
+            found: list[Ending | None] = yield On(other, other.results(ids))
+            known = {one for one, ending in zip(ids, found, strict=True) if ending is not None}
+        if keys:
+            holders: list[Holder | None] = yield On(other, other.key_holders(keys))
+            held = {key: holder for key, holder in zip(keys, holders, strict=True) if holder is not None}
+        parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
+        known |= {job.id for job in parcel.jobs}
+        held |= {
+            job.unique_key: Holder(job.id, job.state)
+            for job in parcel.jobs
+            if job.unique_key is not None and not job.state.is_final
+        }
+        return answers_there(jobs, known, held)
+
+    def enqueue_after(
+        self,
+        jobs: Sequence[NewJob],
+        waits: Sequence[tuple[str, Sequence[Wait]]],
+        *,
+        claim: ClaimRef | None = None,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        plain = self.source.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat, now=now)
+        if claim is not None or self._is_idle:
+            return plain
+
+        def plan() -> Plan[list[Enqueued] | None]:
+            route = yield from self._settled()
+            to = self.source
+            if route is not None and all(route.covers(job.queue) for job in jobs):
+                to = self._both(route)[0]
+            awaiting = {waiting for waiting, _ in waits} - {job.id for job in jobs}
+            if awaiting and to is self.target:  # a flow that has begun ends where it is
+                there: list[Ending | None] = yield On(self.source, self.source.results([*awaiting]))
+                to = self.source if any(there) else to
+            verb = to.enqueue_after(jobs, waits, is_repeat=is_repeat, now=now)
+            answers: list[Enqueued] | None = yield On(to, verb)
+            return answers
+
+        return self._routed(plain, plan)
+
+    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
+        plain = self.source.signal(name, payload, id=id, now=now)
+        if self._is_idle:
+            return plain
+
+        def plan() -> Plan[Sent]:
+            """To the store where jobs that wait for it may be: during a move that may be both."""
+            route = yield from self._settled()
+            to, other = (self.source, self.target) if route is None else self._both(route)
+            first: Sent = yield On(to, to.signal(name, payload, id=id, now=now))
+            if route is None or route.step is MoveStep.ANNOUNCED:
+                return first
+            page: Page = yield On(other, other.list_jobs(ONE_BLOCKED))
+            if not page.jobs:
+                return first
+            second: Sent = yield On(other, other.signal(name, payload, id=id, now=now))
+            return second if first.is_new else first
+
+        return self._routed(plain, plan)
+
+    # -- jobs by id --------------------------------------------------------------------------------
+
+    def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
+        return self._found(self.source.get(ids), ids, lambda store, some: store.get(some))
+
+    def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
+        return self._found(self.source.results(ids), ids, lambda store, some: store.results(some))
+
+    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+        plain = self.source.explain(job_id, now=now)
+
+        def plan() -> Plan[Facts | None]:
+            found: Facts | None = yield On(self.source, plain)
+            if found is None and (yield from self._current()) is not None:
+                found = yield On(self.target, self.target.explain(job_id, now=now))
+            return found
+
+        return self._routed(plain, plan)
+
+    def _found(
+        self,
+        plain: Verb[list[T | None]],
+        ids: Sequence[str],
+        read: Callable[[Driver, Sequence[str]], Verb[list[T | None]]],
+    ) -> Verb[list[T | None]]:
+        def plan() -> Plan[list[T | None]]:
+            found: list[T | None] = yield On(self.source, plain)
+            route = None
+            if any(one is None for one in found):
+                route = yield from self._current()
+            if route is None:
+                return found
+            for _ in range(LOOKS):
+                left = [place for place, one in enumerate(found) if one is None]
+                if not left:
+                    break
+                # Both ways: a move may have gone back.
+                to, other = self._both(route)
+                parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
+                for store in (to, other):
+                    some = [ids[place] for place in left]
+                    more: list[T | None] = yield On(store, read(store, some))
+                    for place, one in zip(left, more, strict=True):
+                        found[place] = one
+                    left = [place for place, one in enumerate(found) if one is None]
+                    if not left:
+                        return found
+                if not {ids[place] for place in left} & {job.id for job in parcel.jobs}:
+                    break
+                yield Sleep(PAUSE)
+            return found
+
+        return self._routed(plain, plan)
+
+    def cancel(
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        return self._acted(ids, lambda s, some: s.cancel(some, by=by, reason=reason, now=now))
+
+    def retry(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
+    ) -> Verb[list[Acted]]:
+        return self._acted(ids, lambda s, some: s.retry(some, by=by, changes=changes, now=now))
+
+    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+        return self._acted(ids, lambda s, some: s.delete(some, by=by, now=now))
+
+    def _acted(
+        self, ids: Sequence[str], act: Callable[[Driver, Sequence[str]], Verb[list[Acted]]]
+    ) -> Verb[list[Acted]]:
+        plain = act(self.source, ids)
+
+        def plan() -> Plan[list[Acted]]:
+            acted: list[Acted] = yield On(self.source, plain)
+            left = [place for place, one in enumerate(acted) if one.state is None]
+            route = (yield from self._current()) if left else None
+            for _ in range(LOOKS):
+                if not left or route is None:
+                    break
+                other = self._both(route)[1]
+                parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
+                some = [ids[place] for place in left]
+                more: list[Acted] = yield On(self.target, act(self.target, some))
+                for place, one in zip(left, more, strict=True):
+                    acted[place] = one
+                left = [place for place in left if acted[place].state is None]
+                if not {ids[place] for place in left} & {job.id for job in parcel.jobs}:
+                    break
+                yield Sleep(PAUSE)
+            return acted
+
+        return self._routed(plain, plan)
+
+
+def routed(connected: Callable[[str], Driver], url: str, move_to: str | None) -> Driver:
+    """The driver of a store, for a process that may know where its jobs move."""
+    source = connected(url)
+    if move_to is None:
+        return source
+    target = connected(move_to)
+    if source.describe() == target.describe():
+        raise ConfigError(f"move_to names the store that url names: {source.describe()}")
+    return cast(Driver, RoutedDriver(source, target))

@@ -1,0 +1,78 @@
+"""Jobs on their way from one store to another; docs/protocol/move.md has the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from winch.core.flow import FLOW_HEADER, INPUTS_HEADER
+from winch.core.job import JobRecord
+from winch.core.lifecycle import JobState
+from winch.storage.decide.waits import AWAITED_HEADER
+
+# The book of numbers and open parcels; a store that keeps them elsewhere has none of it.
+PARCELS = "parcel"
+_LAST, _OPEN, _IN = "last/", "open/", "in/"
+_TIED = (FLOW_HEADER, INPUTS_HEADER, AWAITED_HEADER)
+
+_decode = msgspec.json.Decoder(tuple[JobRecord, ...])
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    """Jobs that have left their store and are in no other yet, for sure. `number` is 0 and there are no
+    jobs where none is open."""
+
+    number: int = 0
+    jobs: tuple[JobRecord, ...] = ()
+
+
+NO_PARCEL = Parcel()
+
+
+def is_movable(job: JobRecord) -> bool:
+    """Whether the job may leave its store: it does not run, waits for no other job and no signal, and is
+    in no flow."""
+    if job.state is JobState.RUNNING or (job.state is JobState.BLOCKED and job.gate is None):
+        return False
+    return not any(header in job.headers for header in _TIED)
+
+
+def is_tied(job: JobRecord) -> bool:
+    """Whether the job waits for jobs or signals, or is in a flow: it ends where it began."""
+    if job.state is JobState.BLOCKED and job.gate is None:
+        return True
+    return any(header in job.headers for header in _TIED)
+
+
+def arriving(job: JobRecord) -> JobRecord:
+    """The job as its new store keeps it: one that waited at a gate is ready; a claim decides anew."""
+    if job.state is JobState.BLOCKED:
+        return msgspec.structs.replace(job, state=JobState.READY, gate=None)
+    return job
+
+
+def last_key(move: str) -> str:
+    """The record with the number of the last parcel that has left the store."""
+    return _LAST + move
+
+
+def open_key(move: str) -> str:
+    """The record with the parcel that is open."""
+    return _OPEN + move
+
+
+def in_key(move: str) -> str:
+    """The record with the number of the last parcel that has come to the store."""
+    return _IN + move
+
+
+def written(number: int, jobs: Iterable[JobRecord]) -> str:
+    """A parcel as text."""
+    return f"{number} {msgspec.json.encode(tuple(jobs)).decode()}"
+
+
+def read(text: str) -> Parcel:
+    """A parcel from `written`."""
+    number, _, jobs = text.partition(" ")
+    return Parcel(int(number), _decode.decode(jobs))

@@ -1,0 +1,324 @@
+"""A move between two stores in one process: what producers see, what is carried, what is held back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from winch import App, Limit, Unique, chain
+from winch.core.errors import ConfigError, DuplicateJob
+from winch.core.lifecycle import JobState
+from winch.engine.moving import mover as mover_module
+from winch.engine.moving import routed_driver
+from winch.engine.moving.carrying import HOLDER, LIVE, jobs_of
+from winch.engine.moving.checks import refusals
+from winch.engine.moving.mover import Mover
+from winch.engine.moving.route import MoveStep, Route
+from winch.storage.params import ClaimParams, Finish, NewSession
+from winch.storage.protocol import Driver
+
+
+class Pair:
+    """An app of the source that knows the target, and its mover."""
+
+    def __init__(self, folder: Path) -> None:
+        self.app = App(f"sqlite:///{folder / 'source.db'}")
+        self.app.configure({"move_to": f"sqlite:///{folder / 'target.db'}"})
+        self.source: Driver = self.app.driver.source  # type: ignore[attr-defined]  # of the routed driver
+        self.target: Driver = self.app.driver.target  # type: ignore[attr-defined]  # the same
+        self.source.migrate()
+        self.target.migrate()
+        self.mover = Mover(self.source, self.target)
+        self.plain = self.app.task(name="plain")(plain)
+        self.limited = self.app.task(name="limited", limit=Limit(1))(plain)
+
+    def opened(self, queue: str | None = None) -> Route:
+        return self.mover.advance(self.mover.begin(queue))
+
+    def ids(self, driver: Driver, states: tuple[JobState, ...] = LIVE) -> set[str]:
+        return {job.id for job in jobs_of(driver, None, states) if job.task != HOLDER}
+
+    def claim(self, driver: Driver, limit: int = 1) -> list[str]:
+        return [claim.id for claim in self.claims(driver, limit)]
+
+    def claims(self, driver: Driver, limit: int = 1) -> list:  # type: ignore[type-arg]  # of Claim
+        session = "01a1f06a-0023-4750-94b3-39f6a64c8e3b"
+        new = NewSession(
+            id=session,
+            worker="w",
+            host="h",
+            pid=1,
+            release="9.0.0",
+            queues=("default",),
+            tasks=("plain", "limited"),
+            slots=9,
+            lease=mover_module.LEASE * 100,
+        )
+        driver.run(driver.start_session(new))
+        token = self.app.client.ids.draw()
+        params = ClaimParams(session=session, token=token, queues=("default",), limit=limit)
+        return driver.run(driver.claim(params))
+
+    def complete(self, driver: Driver, claims: list) -> None:  # type: ignore[type-arg]  # of Claim
+        ends = [Finish(id=c.id, token=c.token, to=JobState.COMPLETED, what="completed") for c in claims]
+        driver.run(driver.finish(ends))
+
+
+def plain(n: int) -> int:
+    return n
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    for module in (mover_module, routed_driver):
+        monkeypatch.setattr(module, "IDLE_LAG", 0.02)
+    made = Pair(tmp_path)
+    yield made
+    made.app.close()
+
+
+def test_waiting_jobs_go_and_new_ones_follow(pair: Pair) -> None:
+    before = pair.app.enqueue_many([pair.plain.bind(n) for n in range(600)])
+    later = pair.plain.using(delay="1h").enqueue(1)
+    route = pair.mover.drain(pair.opened())
+    after = pair.plain.enqueue(2)
+    assert pair.ids(pair.source) == set()
+    assert pair.ids(pair.target) == {later.id, after.id, *(job.id for job in before)}
+    assert later.refresh().state is JobState.SCHEDULED
+    assert pair.mover.cut_over(route).step is MoveStep.DONE
+
+
+def test_a_unique_key_is_one_key_in_both(pair: Pair) -> None:
+    unique = pair.plain.using(unique="k")
+    first = unique.enqueue(1)
+    (claim,) = pair.claims(pair.source)
+    route = pair.opened()
+    again = unique.enqueue(2)
+    assert (again.id, again.is_new) == (first.id, False), "its holder runs in the source"
+    pair.complete(pair.source, [claim])
+    fresh = unique.enqueue(3)
+    assert fresh.is_new
+    assert pair.ids(pair.target) == {fresh.id}
+    pair.mover.drain(route)
+
+
+def test_a_rejected_duplicate_is_rejected_in_both(pair: Pair) -> None:
+    task = pair.app.task(name="rejecting", unique=Unique("n", mode="reject"))(plain)
+    task.enqueue(1)
+    pair.claims(pair.source)
+    pair.opened()
+    with pytest.raises(DuplicateJob):
+        task.enqueue(1)
+
+
+def test_a_given_id_is_one_job_in_both(pair: Pair) -> None:
+    given = "5e2cf14a-0000-4000-8000-39f6a64c8e3b"
+    using = pair.plain.using(id=given)
+    using.enqueue(1)
+    pair.complete(pair.source, pair.claims(pair.source))
+    pair.opened()
+    assert not using.enqueue(1).is_new
+    assert pair.ids(pair.target) == set()
+
+
+def test_a_key_is_held_until_its_member_in_the_source_has_ended(pair: Pair) -> None:
+    member = pair.plain.using(fifo="acct:7")
+    first, second = member.enqueue(1), member.enqueue(2)
+    claims = pair.claims(pair.source)
+    assert [claim.id for claim in claims] == [first.id]
+    route = pair.opened()
+    third = member.enqueue(3)
+    assert pair.claim(pair.target, 9) == []
+    route, left = pair.mover.sweep(route)
+    assert left > 0
+    assert pair.claim(pair.target, 9) == []
+    pair.complete(pair.source, claims)
+    route = pair.mover.drain(route)
+    for expected in (second, third):
+        got = pair.claims(pair.target, 9)
+        assert [claim.id for claim in got] == [expected.id]
+        pair.complete(pair.target, got)
+    assert pair.mover.cut_over(route).step is MoveStep.DONE
+
+
+def test_a_limit_is_shut_until_no_job_is_under_it_in_the_source(pair: Pair) -> None:
+    pair.limited.enqueue(1)
+    claims = pair.claims(pair.source)
+    assert len(claims) == 1
+    route = pair.opened()
+    second = pair.limited.enqueue(2)
+    pair.mover.sweep(route)
+    route = pair.mover.route() or route
+    assert pair.claim(pair.target, 9) == []
+    pair.complete(pair.source, claims)
+    pair.mover.drain(route)
+    assert pair.claim(pair.target, 9) == [second.id]
+
+
+def test_what_a_person_has_paused_stays_paused(pair: Pair) -> None:
+    pair.app.queues.pause("default", reason="inventory")
+    pair.plain.enqueue(1)
+    pair.opened()
+    (info,) = [q for q in pair.target.run(pair.target.queues()) if q.name == "default"]
+    assert info.pause_reason == "inventory"
+
+
+def test_one_store_ticks_a_schedule(pair: Pair) -> None:
+    pair.app.schedules.add("report", task="plain", every="1h", args={"n": 1})
+    last = pair.source.run(pair.source.schedules()).found[0].last_window
+    pair.opened()
+    [here] = pair.source.run(pair.source.schedules()).found
+    [there] = pair.target.run(pair.target.schedules()).found
+    assert here.paused_at is not None
+    assert (there.paused_at, there.last_window) == (None, last)
+
+
+def test_dead_letters_go_and_history_stays_unless_it_is_wanted(pair: Pair) -> None:
+    done = pair.plain.enqueue(1)
+    pair.complete(pair.source, pair.claims(pair.source))
+    dead = pair.plain.enqueue(2)
+    (claim,) = pair.claims(pair.source)
+    end = Finish(id=claim.id, token=claim.token, to=JobState.DEAD, what="discarded", reason="no")
+    pair.source.run(pair.source.finish([end]))
+    pair.mover.drain(pair.opened())
+    final = tuple(state for state in JobState if state.is_final)
+    assert pair.ids(pair.target, final) == {dead.id}
+    assert pair.ids(pair.source, final) == {done.id}
+    assert done.refresh().state is JobState.COMPLETED
+
+
+def test_an_alias_of_a_job_follows_it_into_the_parcel_and_out(pair: Pair) -> None:
+    job = pair.plain.enqueue(1)
+    pair.opened()
+    assert pair.app.jobs.get(job.id).state is JobState.READY
+    assert pair.app.jobs.cancel(job.id) is not None
+    assert job.refresh().state is JobState.CANCELLED
+    assert "cancelled" in job.why()
+
+
+def test_it_goes_back(pair: Pair) -> None:
+    member = pair.plain.using(fifo="acct:7")
+    ids = [member.enqueue(n).id for n in range(3)]
+    route = pair.mover.drain(pair.opened())
+    ids.append(member.enqueue(3).id)
+    route = pair.mover.turn_back(route)
+    route = pair.mover.drain(pair.mover.advance(route))
+    assert route.step is MoveStep.BACK_FREE
+    pair.mover.end_back(route)
+    assert pair.mover.route() is None
+    assert pair.ids(pair.target) == set()
+    ids.append(member.enqueue(4).id)
+    for expected in ids:
+        got = pair.claims(pair.source, 9)
+        assert [claim.id for claim in got] == [expected]
+        pair.complete(pair.source, got)
+
+
+@pytest.mark.parametrize("verb", ["move_out", "move_in", "move_done"])
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_another_mover_goes_on_where_one_died(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str, is_applied: bool
+) -> None:
+    jobs = pair.app.enqueue_many([pair.plain.bind(n) for n in range(300)])
+    route = pair.opened()
+    driver = pair.target if verb == "move_in" else pair.source
+    true_run: Callable[..., object] = driver.run
+
+    def dying(sent: object) -> object:
+        if getattr(sent, "name", "") != verb:
+            return true_run(sent)
+        if is_applied:
+            true_run(sent)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "run", dying)
+        with pytest.raises(KeyboardInterrupt):
+            pair.mover.sweep(route)
+    pair.mover.release()
+    other = Mover(pair.source, pair.target)
+    there = other.route()
+    assert there is not None
+    other.drain(there)
+    assert pair.ids(pair.source) == set()
+    assert pair.ids(pair.target) == {job.id for job in jobs}
+
+
+def test_two_movers_do_not_work_at_once(pair: Pair) -> None:
+    route = pair.opened()
+    with pytest.raises(ConfigError, match="another `winch move` is at work"):
+        Mover(pair.source, pair.target).sweep(route)
+
+
+def test_a_producer_takes_back_the_hold_of_a_mover_that_died(pair: Pair) -> None:
+    route = pair.mover.begin(None)
+    pair.mover._change(route, route.changed(step=MoveStep.HELD))
+    stored: list[str] = []
+    producer = threading.Thread(target=lambda: stored.append(pair.plain.enqueue(1).id))
+    producer.start()
+    producer.join(30)
+    assert pair.ids(pair.source) == set(stored)
+    there = pair.mover.route()
+    assert there is not None
+    assert there.step is MoveStep.ANNOUNCED
+    pair.mover.drain(pair.mover.advance(there))
+    assert pair.ids(pair.target) == set(stored)
+
+
+def test_a_producer_that_names_another_target_stays(pair: Pair, tmp_path: Path) -> None:
+    stranger = App(f"sqlite:///{tmp_path / 'source.db'}")
+    stranger.configure({"move_to": f"sqlite:///{tmp_path / 'third.db'}"})
+    stranger.driver.target.migrate()  # type: ignore[attr-defined]  # of the routed driver
+    task = stranger.task(name="plain")(plain)
+    pair.opened()
+    job = task.enqueue(1)
+    assert pair.ids(pair.source) == {job.id}
+    stranger.close()
+
+
+def test_one_queue_moves_alone(pair: Pair) -> None:
+    mail = pair.plain.using(queue="mail")
+    moves, stays = mail.enqueue(1), pair.plain.enqueue(2)
+    pair.mover.drain(pair.opened("mail"))
+    follows, stays_too = mail.enqueue(3), pair.plain.enqueue(4)
+    assert pair.ids(pair.source) == {stays.id, stays_too.id}
+    assert pair.ids(pair.target) == {moves.id, follows.id}
+
+
+def test_what_cannot_be_moved_is_refused_by_name(pair: Pair) -> None:
+    pair.plain.using(queue="mail", fifo="acct:7").enqueue(1)
+    pair.plain.using(fifo="acct:7").enqueue(2)
+    [shared] = refusals(pair.source, pair.target, "mail")
+    assert "acct:7" in shared
+    assert refusals(pair.source, pair.target, None) == []
+    other = App(pair.target.describe())
+    other.task(name="plain")(plain).enqueue(1)
+    [full] = refusals(pair.source, pair.target, None)
+    assert "already has live jobs" in full
+    other.close()
+
+
+def test_jobs_of_a_flow_end_where_they_began(pair: Pair) -> None:
+    handle = chain(pair.plain.bind(1), pair.plain.bind(2)).enqueue()
+    route, left = pair.mover.sweep(pair.opened())
+    assert left == 2
+    with pytest.raises(ConfigError, match="2 live jobs are left"):
+        pair.mover.cut_over(route)
+    for _ in range(2):
+        pair.complete(pair.source, pair.claims(pair.source, 9))
+        pair.source.run(pair.source.unblock())
+    assert pair.mover.cut_over(pair.mover.drain(route)).step is MoveStep.DONE
+    assert handle is not None
+
+
+def test_a_signal_goes_where_a_job_may_wait_for_it(pair: Pair) -> None:
+    pair.opened()
+    assert pair.app.signal("approval:7", {"ok": True}, id="a")
+    assert not pair.app.signal("approval:7", {"ok": True}, id="a")
+    again = pair.target.run(pair.target.signal("approval:7", "{}", id="a"))
+    assert not again.is_new, "it is in the target"
+    there = pair.source.run(pair.source.signal("approval:7", "{}", id="a"))
+    assert there.is_new, "no job waits in the source"
