@@ -59,6 +59,7 @@ check: setup ## format, lint, types by mypy and pyright, layers and the fast tes
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/public_types.py
+	$(BIN)/python scripts/openapi_diff.py
 	$(BIN)/python scripts/test_parts.py core
 
 format: setup ## format, and fix what the linter can

@@ -36,6 +36,7 @@ from bench.scenarios import (
     gates_growth,
     gates_kept,
     growth,
+    http,
     latency,
     limits,
     worker,
@@ -52,6 +53,7 @@ SCENARIOS: list[Scenario] = [
     *gated.SCENARIOS,
     *gates_kept.SCENARIOS,
     *gates_growth.SCENARIOS,
+    *http.SCENARIOS,
 ]
 
 # What `--beside` compares.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bench import asked, asked_gated
+from bench import asked, asked_gated, asked_http
 from bench.scenario import Results
 from bench.specs import NeverBehind, Row, Spec
 
-SPECS: Sequence[Spec] = (*asked.SPECS, *asked_gated.SPECS)
-CLOSING: Mapping[str, str] = {**asked.CLOSING, **asked_gated.CLOSING}
+SPECS: Sequence[Spec] = (*asked.SPECS, *asked_gated.SPECS, *asked_http.SPECS)
+CLOSING: Mapping[str, str] = {**asked.CLOSING, **asked_gated.CLOSING, **asked_http.CLOSING}
 
 
 def rows(results: Results) -> list[Row]:

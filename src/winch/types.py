@@ -50,18 +50,16 @@ from winch.engine.tasks.task import (
 )
 from winch.engine.tasks.transaction import Transaction
 from winch.storage.decide.schedules import SCHEDULE_HEADER, Definition, RunKind
+from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
 from winch.storage.params import (
     ClaimRef,
     DeadGroup,
     Enqueued,
     Finish,
-    KeyHolder,
     LimitInfo,
     NewJob,
     QueueInfo,
-    ScopeInfo,
     SessionInfo,
-    TenantInfo,
     Wait,
 )
 

@@ -52,6 +52,13 @@ TABLE: dict[str, Row] = {
     "POST /api/v1/jobs/{id}/complete": Row(ALL, 404, "claimed job"),
     "POST /api/v1/jobs/{id}/fail": Row(ALL, 404, "claimed job"),
     "POST /api/v1/jobs/{id}/release": Row(ALL, 404, "claimed job"),
+    "POST /api/v1/sessions": Row(QUEUE_TASK, 404, "new session", names=QUEUE),
+    "POST /api/v1/sessions/{session}/heartbeat": Row(QUEUE_TASK, 404, "session"),
+    "POST /api/v1/sessions/{session}/claim": Row(QUEUE_TASK, 404, "session"),
+    "POST /api/v1/sessions/{session}/finish": Row(QUEUE_TASK, 404, "session finish"),
+    "POST /api/v1/sessions/{session}/notes": Row(QUEUE_TASK, "hidden", "session notes"),
+    "POST /api/v1/sessions/{session}/children": Row(QUEUE_TASK, 409, "session children"),
+    "DELETE /api/v1/sessions/{session}": Row(QUEUE_TASK, 404, "session"),
     # -- queues and workers
     "GET /api/v1/queues": Row(QUEUE, "hidden"),
     "GET /api/v1/queues/{queue}": Row(QUEUE, 404, "queue"),

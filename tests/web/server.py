@@ -16,12 +16,12 @@ from winch.web.site import SiteConfig
 
 
 @contextmanager
-def serving(app: App, **config: object) -> Iterator[str]:
+def serving(app: App, *, grace: float = 1, **config: object) -> Iterator[str]:
     """The site on a port of its own, in a thread; gives its address without a slash at the end."""
     config.setdefault("auth", "open")
     config.setdefault("hosts", frozenset({"localhost", "127.0.0.1"}))
     listening = bind("127.0.0.1", 0)
-    server = server_for(app, SiteConfig(**config), grace=1)  # type: ignore[arg-type]  # real fields
+    server = server_for(app, SiteConfig(**config), grace=grace)  # type: ignore[arg-type]  # real fields
 
     def run() -> None:
         async def main() -> None:

@@ -68,6 +68,7 @@ class Side:
         self.group = self.dead.refresh().record.fingerprint or ""
         self.schedule = self.new_schedule("kept")
         self.webhook = self.new_webhook()
+        self.session = self.new_session(world.admin_text)
         self.worker = world.session(self.queue)
         self.flow = world.flow(self)
 
@@ -88,6 +89,14 @@ class Side:
             full, task=self.task, every="1h", args={"value": self.value}, queue=self.queue
         )
         return full
+
+    def new_session(self, token: str) -> str:
+        """The key of a session of this token, for the queue of this side."""
+        body = {"worker": self.value, "queues": [self.queue]}
+        answer = self.world.web.api("POST", "/sessions", body, token=token)
+        assert answer.status_code == 201, answer.text
+        key: str = answer.json()["key"]
+        return key
 
     def new_webhook(self) -> str:
         made = self.world.app.webhooks.subscribe(
@@ -324,6 +333,20 @@ def request_for(  # noqa: PLR0912  # one case for each kind of object
             fill("command", "00000001-absent")
             if row.kind == "worker settings":
                 give(concurrency=3)
+        case "new session":
+            give(worker="w", queues=[side.queue])
+        case "session" | "session finish" | "session notes" | "session children":
+            key = side.session
+            if (is_fresh and "work" in ROLES[role]) and world.narrowing != "tenant":
+                key = side.new_session(world.tokens[role][1])
+            fill("session", key)
+            claim = {"id": side.seed.id, "token": ABSENT}
+            if row.kind == "session finish":
+                give(outcomes=[], claim={})
+            elif row.kind == "session notes":
+                give(notes=[claim])
+            elif row.kind == "session children":
+                give(parent=claim, jobs=[{"task": side.task}])
         case "group":
             fill("group", side.group)
         case "group mark":
@@ -408,7 +431,7 @@ def absent(route: WebRoute, request: Request, side: Side, world: World) -> Reque
     """The same request about an object that does not exist."""
     path, body = request.path, request.body
     path = path.replace(side.webhook, "ep_" + "0" * 32)
-    for value in (side.seed.id, side.dead.id, world.foreign_token[0], side.worker):
+    for value in (side.seed.id, side.dead.id, world.foreign_token[0], side.worker, side.session):
         path = path.replace(value, ABSENT)
     path = path.replace(world.foreign_operation, "00000000000000000000-absent00")
     for value in (side.group, side.schedule, side.queue):

@@ -517,3 +517,15 @@ def test_the_description_lets_clients_pass_any_arguments(make_web: Callable[...,
         args = schemas[name]["properties"]["args"]
         [one] = [part for part in args.get("anyOf", [args]) if part.get("type") == "object"]
         assert one["additionalProperties"] is True, name
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres", "redis"])
+def test_the_answer_to_an_enqueue_is_the_job_as_it_is_read(
+    make_web: Callable[..., Web], store: str
+) -> None:
+    web = make_web(store)
+    body = {"task": "shop.mail", "args": {"to": "a", "password": "secret"}, "tags": ["x"]}
+    more = {"fifo": "k", "priority": "high", "headers": {"a": "1"}, "timeout": "5s"}
+    for given in (body, body | more, body | {"delay": "1h"}, body | {"expires": "1h"}):
+        made = web.api("POST", "/jobs", given).json()
+        assert made == web.api("GET", f"/jobs/{made['id']}").json()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from winch.areas.declare import Declares
+
 if TYPE_CHECKING:
     from winch.areas.dead import Dead
     from winch.areas.flows import Flows
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from winch.engine.tasks.runtime import Runtime
 
 
-class Areas:
+class Areas(Declares):
     """What `App` adds its areas with."""
 
     client: Client

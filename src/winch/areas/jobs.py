@@ -16,7 +16,8 @@ from winch.engine.client.job import Job
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.options import check_states
 from winch.engine.tasks.transaction import Statements
-from winch.storage.params import JobFilter, KeyHolder
+from winch.storage.gate_records import KeyHolder
+from winch.storage.params import JobFilter
 
 
 class Jobs:

@@ -21,9 +21,8 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
 from winch.storage.crash_report import CrashReport
 from winch.storage.decide.schedules import Change, Changed, ScheduleRows, ScheduleRun
-from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import Sent, Taken
-from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
 from winch.storage.params import (
     Acted,
     Answer,
@@ -38,7 +37,6 @@ from winch.storage.params import (
     Finish,
     GroupFilter,
     JobFilter,
-    KeyHolder,
     LimitInfo,
     NewJob,
     NewSession,
@@ -47,14 +45,11 @@ from winch.storage.params import (
     Pulse,
     QueueInfo,
     Rescued,
-    ScopeInfo,
     SessionInfo,
     Standing,
-    TenantInfo,
     Trim,
     Wait,
 )
-from winch.storage.parcels import Parcel
 from winch.storage.verbs import Verb
 
 
@@ -484,60 +479,4 @@ class ReadVerbs(Protocol):
 
     def events(self, *, after: int = 0, limit: int = 10_000) -> Verb[list[Event]]:
         """The changes after this sequence number, where `events="full"` is on."""
-        ...
-
-
-class KvVerbs(Protocol):
-    """Small records beside the jobs: tokens, the audit, rates."""
-
-    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
-        """Keep these records. A record with the same book and key is replaced, so a repeat changes
-        nothing. The call also removes some records that have expired."""
-        ...
-
-    def kv_swap(
-        self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
-    ) -> Verb[str | None]:
-        """Keep this record where there is none, where the one there has expired, or where its body
-        begins with `instead_of`; None: it is kept. Else nothing is changed, and the answer is the body
-        that is there. Of several concurrent calls, one is kept."""
-        ...
-
-    def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
-        """Records of one book by key, without those that have expired; `keep` is not read back."""
-        ...
-
-    def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
-        """Remove these records; returns how many there were."""
-        ...
-
-
-class MoveVerbs(Protocol):
-    """Jobs leave a store for another one, or come from one. docs/protocol/move.md has the rules."""
-
-    def move_out(
-        self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
-    ) -> Verb[Parcel]:
-        """The parcel of this move that is open. Where none is and `number` is higher than that of every
-        parcel before: take those of the jobs that `is_movable` allows out of the store and keep them in
-        a new parcel with this number, in one transaction. What a job had of its gates is free, as after
-        `delete`; no job that waits for it is woken wrongly, because none may be waited for."""
-        ...
-
-    def move_in(
-        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None
-    ) -> Verb[bool]:
-        """Store the jobs of a parcel as they are, each as `arriving` has it, and wake their workers.
-        False where a parcel with this number or a higher one has come before: nothing is changed. A job
-        whose id is there stays as it is there. One whose unique key another job holds comes without
-        the key. Numbers of FIFO members that this store draws from now on are not less than its
-        clock."""
-        ...
-
-    def move_done(self, move: str, number: int) -> Verb[None]:
-        """Forget the open parcel with this number; another number changes nothing."""
-        ...
-
-    def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
-        """The live jobs that hold these unique keys."""
         ...

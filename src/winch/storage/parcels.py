@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Protocol
 
 import msgspec
 
 from winch.core.flow import FLOW_HEADER, INPUTS_HEADER
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
+from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import AWAITED_HEADER
+from winch.storage.verbs import Verb
 
 # The book of numbers and open parcels; a store that keeps them elsewhere has none of it.
 PARCELS = "parcel"
@@ -76,3 +80,30 @@ def read(text: str) -> Parcel:
     """A parcel from `written`."""
     number, _, jobs = text.partition(" ")
     return Parcel(int(number), _decode.decode(jobs))
+
+
+class MoveVerbs(Protocol):
+    """Jobs leave a store for another one, or come from one. docs/protocol/move.md has the rules."""
+
+    def move_out(
+        self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
+    ) -> Verb[Parcel]:
+        """The parcel of this move that is open. Where none is and `number` is higher than that of every
+        parcel before: take those of the jobs that `is_movable` allows out of the store and keep them in
+        a new parcel with this number, in one transaction. What a job had of its gates is free, as after
+        `delete`; no job that waits for it is woken wrongly, because none may be waited for."""
+
+    def move_in(
+        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None
+    ) -> Verb[bool]:
+        """Store the jobs of a parcel as they are, each as `arriving` has it, and wake their workers.
+        False where a parcel with this number or a higher one has come before: nothing is changed. A job
+        whose id is there stays as it is there. One whose unique key another job holds comes without
+        the key. Numbers of FIFO members that this store draws from now on are not less than its
+        clock."""
+
+    def move_done(self, move: str, number: int) -> Verb[None]:
+        """Forget the open parcel with this number; another number changes nothing."""
+
+    def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
+        """The live jobs that hold these unique keys."""

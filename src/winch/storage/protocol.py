@@ -13,8 +13,6 @@ from winch.storage.families import (
     EnqueueVerbs,
     FinishVerbs,
     GateVerbs,
-    KvVerbs,
-    MoveVerbs,
     OperatorVerbs,
     ReadVerbs,
     ScheduleVerbs,
@@ -22,6 +20,8 @@ from winch.storage.families import (
     UpkeepVerbs,
     WaitVerbs,
 )
+from winch.storage.kv_records import KvVerbs
+from winch.storage.parcels import MoveVerbs
 from winch.storage.verbs import Sending, Verb
 
 T = TypeVar("T")

@@ -6,6 +6,7 @@ it is named: a route without a right does not start.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,7 +55,7 @@ class Access:
     @property
     def rights(self) -> frozenset[str]:
         """The rights of this caller's role."""
-        return frozenset[str]().union(*(ROLES[role] for role in self.roles))
+        return _rights(self.roles)
 
     def may(self, right: str) -> bool:
         """Whether this caller has the right."""
@@ -96,6 +97,11 @@ class Access:
     def is_own(self, name: str, credential: str) -> bool:
         """Whether a caller of this name and credential is this one: two tokens may share a name."""
         return (name, credential) == (self.name, self.credential)
+
+
+@functools.cache
+def _rights(roles: tuple[str, ...]) -> frozenset[str]:
+    return frozenset[str]().union(*(ROLES[role] for role in roles))
 
 
 def _covers(own: tuple[str, ...] | None, other: tuple[str, ...] | None) -> bool:

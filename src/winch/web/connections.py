@@ -116,6 +116,7 @@ class Connection(H11Protocol):
     state: str = GONE
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
+    timeout_keep_alive_task: asyncio.TimerHandle | None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -164,6 +165,11 @@ class Connection(H11Protocol):
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
 
+    def _start_keep_alive_timer(self) -> None:
+        """Close the connection unless the next request comes in time."""
+        handler = self.timeout_keep_alive_handler
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, handler)
+
     def _late(self) -> None:
         if self.conn.trailing_data[0]:
             self._refuse(Problem("timeout", f"a request must arrive within {HEAD_SECONDS:g} seconds"))
@@ -202,9 +208,9 @@ class Connection(H11Protocol):
         self.transport.close()
 
 
-def protocol_of(crowd: Crowd) -> type[Connection]:
+def protocol_of(crowd: Crowd, kind: type[Connection] = Connection) -> type[Connection]:
     """The protocol whose connections are counted in this crowd."""
-    return type("CountedConnection", (Connection,), {"crowd": crowd})
+    return type("CountedConnection", (kind,), {"crowd": crowd})
 
 
 def most_connections() -> int:

@@ -15,7 +15,21 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp
 
 from winch.engine.base.log import log
-from winch.web.api import dead, flows, jobs, limits, live, queues, schedules, webhooks, work, workers
+from winch.storage.fast import is_fast
+from winch.web.api import (
+    dead,
+    flows,
+    jobs,
+    limits,
+    live,
+    queues,
+    schedules,
+    sessions,
+    webhooks,
+    work,
+    workers,
+)
+from winch.web.fast.direct import Direct
 from winch.web.pages import audit as audit_pages
 from winch.web.pages import dead as dead_pages
 from winch.web.pages import enqueue as enqueue_pages
@@ -39,6 +53,7 @@ if TYPE_CHECKING:
 ROUTES: tuple[WebRoute, ...] = (
     *jobs.ROUTES,
     *work.ROUTES,
+    *sessions.ROUTES,
     *queues.ROUTES,
     *workers.ROUTES,
     *dead.ROUTES,
@@ -74,6 +89,13 @@ def asgi(app: App, *, authenticate: Authenticate | None = None, read_only: bool 
 
 def build(app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None = None) -> ASGIApp:
     """The site with its outermost layer. `is_full` returns whether a peer's requests must wait."""
+    return build_site(app, config, is_full=is_full)[1]
+
+
+def build_site(
+    app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None = None
+) -> tuple[Site, ASGIApp]:
+    """The site, and its application as `build` returns it."""
     site = Site(app, config, ROUTES)
     inner = Starlette(
         routes=[
@@ -93,13 +115,20 @@ def build(app: App, config: SiteConfig, *, is_full: Callable[[str], bool] | None
         lifespan=lambda _: _lifespan(site),
     )
     inner.state.site = site
-    return SecurityHeaders(
-        inner,
+    outermost = SecurityHeaders(
+        Direct(
+            inner,
+            site,
+            ROUTES if is_fast() else (),
+            problem=partial(_problem, site),
+            unexpected=partial(_unexpected, site),
+        ),
         hosts=config.hosts,
         max_body=config.max_body,
         proxies=config.proxies,
         is_full=is_full,
     )
+    return site, outermost
 
 
 @asynccontextmanager

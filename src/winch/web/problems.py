@@ -41,6 +41,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "method-not-allowed": (405, "The method is not allowed here"),
     "timeout": (408, "The request took too long"),
     "lost-claim": (409, "The claim has ended"),
+    "session-ended": (404, "The session has ended"),
     "not-in-this-state": (409, "The job's state does not allow it"),
     "duplicate": (409, "Another job holds the unique key"),
     "too-large": (413, "It is too large"),

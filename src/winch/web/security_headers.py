@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,7 +64,7 @@ class SecurityHeaders:
         peer = scope["client"][0] if scope.get("client") else ""
         if self._proxies:
             scope = resolved(scope, self._proxies)
-        request_id = secrets.token_hex(8)
+        request_id = os.urandom(8).hex()
         scope.setdefault("state", {})["request_id"] = request_id
         headers = dict(scope["headers"])
 

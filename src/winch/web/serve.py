@@ -14,10 +14,19 @@ import uvicorn
 
 from winch.core.errors import ConfigError
 from winch.core.values.ip_address import is_loopback, parse_networks
+from winch.storage.fast import is_fast
 from winch.web.access import LOCAL_NAMES
-from winch.web.connections import BACKLOG, KEEP_ALIVE_SECONDS, Crowd, most_connections, protocol_of
-from winch.web.mount import build
-from winch.web.site import SiteConfig
+from winch.web.connections import (
+    BACKLOG,
+    KEEP_ALIVE_SECONDS,
+    Connection,
+    Crowd,
+    most_connections,
+    protocol_of,
+)
+from winch.web.fast.plain_requests import PlainConnection
+from winch.web.mount import build_site
+from winch.web.site import Site, SiteConfig
 from winch.web.tokens import Tokens
 from winch.web.upkeep import Upkeep
 
@@ -94,13 +103,26 @@ def url_of(listening: socket.socket, host: str, scheme: str = "http") -> str:
     return f"{scheme}://{shown}:{listening.getsockname()[1]}/"
 
 
+class SiteServer(uvicorn.Server):
+    """A server that ends streams and waiting claims before it waits for the requests under way."""
+
+    def __init__(self, config: uvicorn.Config, site: Site) -> None:
+        super().__init__(config)
+        self._site = site
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._site.is_stopping = True
+        await super().shutdown(sockets)
+
+
 def server_for(app: App, config: SiteConfig, *, grace: float = 5) -> uvicorn.Server:
     """The server of a site, not yet started."""
     crowd = Crowd(most_connections(), config.proxies)
-    return uvicorn.Server(
+    site, application = build_site(app, config, is_full=crowd.is_full)
+    return SiteServer(
         uvicorn.Config(
-            build(app, config, is_full=crowd.is_full),
-            http=protocol_of(crowd),
+            application,
+            http=protocol_of(crowd, PlainConnection if is_fast() else Connection),
             ws="none",
             log_level="warning",
             access_log=False,
@@ -112,7 +134,8 @@ def server_for(app: App, config: SiteConfig, *, grace: float = 5) -> uvicorn.Ser
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             h11_max_incomplete_event_size=64 * 1024,
             lifespan="on",
-        )
+        ),
+        site,
     )
 
 

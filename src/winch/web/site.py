@@ -24,6 +24,7 @@ from winch.core.values.ip_address import Network
 from winch.core.version import __version__
 from winch.engine.base.log import log
 from winch.engine.client.audit import Audit, noted_outside
+from winch.engine.client.contracts import Contract, stored_contract
 from winch.engine.observe.prometheus import Fleet
 from winch.engine.observe.store_numbers import dead_letters
 from winch.engine.observe.store_timing import Timings, watch
@@ -31,6 +32,7 @@ from winch.engine.worker.vitals import Vitals, read_vitals
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
+from winch.web.api.held import WorkMemory
 from winch.web.finding import Finder, Found
 from winch.web.openapi import document
 from winch.web.operations import Operations
@@ -52,6 +54,7 @@ Authenticate = Callable[[Request], Access | Awaitable[Access | None] | None]
 
 BODY_SECONDS = 30.0
 MAX_TOKEN = 200
+MOST_CONTRACTS = 10_000
 # Polled by every open page; one read of the store serves all of them for this long.
 CACHE_SECONDS = 0.5
 CACHE_TIMES = 5
@@ -91,9 +94,11 @@ class Site:
         self._shell: dict[str, int] = {}
         self._counting: asyncio.Task[None] | None = None
         self._cache: dict[str, tuple[float, Any]] = {}
+        self._contracts: dict[str, tuple[float, Contract]] = {}
         self.fleet: Fleet = Fleet()
         self.stored: Counter[tuple[str, str]] = Counter()
         self.timings: Timings = Timings()
+        self.work: WorkMemory = WorkMemory()
         self._throttle = Throttle()
         self._secret: bytes | None = None
         self._openapi: dict[str, Any] | None = None
@@ -207,6 +212,19 @@ class Site:
         for task in done:
             task.result()  # raises what the store raised
         return self._shell
+
+    async def contract(self, task: str) -> Contract | None:
+        """What a worker in another language has declared of this task. A new contract is read at once, a
+        changed one within a second."""
+        known: Contract | None
+        until, known = self._contracts.get(task, (0.0, None))
+        if known is None or time.monotonic() > until:
+            known = await self.client.arun(stored_contract(self.driver, task))
+            if known is not None:
+                if len(self._contracts) >= MOST_CONTRACTS:
+                    self._contracts.clear()
+                self._contracts[task] = (time.monotonic() + 1.0, known)
+        return known
 
     async def last_event(self) -> int:
         """Where the stream of events stands now."""
@@ -427,7 +445,8 @@ _CHALLENGE = {"www-authenticate": 'Bearer realm="winch"'}
 
 async def _raw_body(request: Request) -> bytes:
     try:
-        return await asyncio.wait_for(request.body(), BODY_SECONDS)
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.body()
     except TimeoutError:
         raise Problem(
             "timeout",

@@ -11,8 +11,6 @@ from winch.storage.families import (
     EnqueueVerbs,
     FinishVerbs,
     GateVerbs,
-    KvVerbs,
-    MoveVerbs,
     OperatorVerbs,
     ReadVerbs,
     ScheduleVerbs,
@@ -20,6 +18,8 @@ from winch.storage.families import (
     UpkeepVerbs,
     WaitVerbs,
 )
+from winch.storage.kv_records import KvVerbs
+from winch.storage.parcels import MoveVerbs
 
 
 @dataclass(frozen=True, kw_only=True)

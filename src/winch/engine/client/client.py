@@ -27,7 +27,7 @@ from winch.engine.client import operations
 from winch.engine.client.job import Job
 from winch.engine.client.needs import START
 from winch.engine.client.spool import Spool
-from winch.engine.client.writer import ENQUEUE_PAUSES, JobWriter, raise_duplicate
+from winch.engine.client.writer import ENQUEUE_PAUSES, JobWriter, as_stored, raise_duplicate
 from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.results import typed
 from winch.engine.tasks.runtime import Runtime
@@ -226,6 +226,17 @@ class Client:
     def store(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         """Store the jobs, trying again with the same ids while the store is out of reach."""
         return (yield from self.writer.store(jobs, conn))
+
+    async def astore_one(self, job: NewJob) -> tuple[NewJob, Enqueued]:
+        """Store this job; returns it as it is stored, and the answer."""
+        prepared = self.writer.prepared([job])
+        storing = self.writer.admit_and_send(prepared, None)
+        with_hooks = self.writer.with_hooks(
+            prepared, storing, lambda answers: as_stored(prepared, answers)
+        )
+        answers = await self.arun(with_hooks)
+        [stored] = as_stored(prepared, answers)
+        return stored, answers[0]
 
     def forward_spool(self) -> Operation[int]:
         """Hand what is spooled to the store; returns how many jobs."""

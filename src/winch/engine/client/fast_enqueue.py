@@ -49,14 +49,24 @@ class FastClient(Client):
             # On the caller's own connection, or to be refused or answered as a call of its own.
             [answer] = await run(self._unchecked()[0], self.writer.store([new], conn))
             return self.handle_of(answer)
+        _, answer = await self._store_together(new)
+        return self.handle_of(answer)
+
+    async def astore_one(self, job: NewJob) -> tuple[NewJob, Enqueued]:
+        if job.is_given_id or job.unique_key is not None:
+            return await super().astore_one(job)
+        return await self._store_together(job)
+
+    async def _store_together(self, new: NewJob) -> tuple[NewJob, Enqueued]:
         prepared = self.writer.prepared([new])
         try:
             answer = await self._coalesce_if_room(prepared)
         except BaseException as error:
             self.writer.call_stored_hooks(prepared, error)
             raise
-        self.writer.call_stored_hooks(as_stored(prepared, [answer]), None)
-        return self.handle_of(answer)
+        stored = as_stored(prepared, [answer])
+        self.writer.call_stored_hooks(stored, None)
+        return stored[0], answer
 
     async def _coalesce_if_room(self, prepared: Sequence[NewJob]) -> Enqueued:
         if not self.writer.admission.is_open(prepared):

@@ -75,7 +75,7 @@ class JobWriter:
         jobs = self.prepared(jobs)
         return (
             yield from self.with_hooks(
-                jobs, self._admit_and_send(jobs, conn), lambda answers: as_stored(jobs, answers)
+                jobs, self.admit_and_send(jobs, conn), lambda answers: as_stored(jobs, answers)
             )
         )
 
@@ -102,7 +102,7 @@ class JobWriter:
         for middleware in reversed(self._runtime.middleware):
             middleware.stored(jobs, error)
 
-    def _admit_and_send(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
+    def admit_and_send(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         if self.admission.is_open(jobs):
             return (yield from self._stored(jobs, conn))
         admitted = yield from self.admitted(jobs, is_apart=conn is not None)

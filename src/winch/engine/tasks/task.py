@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -65,6 +65,9 @@ class Task(Generic[P, R]):
 
     A direct call runs the function here and now.
     """
+
+    has_code: ClassVar[bool] = True
+    """False for a task that is declared without code (`app.declare`): no worker of this app runs it."""
 
     def __init__(self, client: Client, name: str, fn: Callable[P, Any], options: TaskOptions) -> None:
         self.name = name

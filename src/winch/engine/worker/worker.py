@@ -280,9 +280,10 @@ class Worker:
         """The tasks that this worker can run: it has the labels and the slots that they need. It claims
         no others."""
         tasks, labels = self._runtime.tasks, self._config.labels
-        fitting = [task for task in tasks if task.options.slots <= self._config.concurrency]
+        own = [task for task in tasks if task.has_code]
+        fitting = [task for task in own if task.options.slots <= self._config.concurrency]
         names = tuple(task.name for task in fitting if meets(labels, task.options.needs))
-        if tasks.names and not names:
+        if own and not names:
             raise ConfigError(
                 "every task of the app needs labels or slots that this worker does not have"
             )

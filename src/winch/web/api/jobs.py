@@ -16,12 +16,15 @@ from starlette.responses import Response
 from winch.core.errors import JobFailed, JobNotFound, UnknownTask
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.policy.retry import DEFAULT_RETRY
 from winch.core.values import codec
 from winch.core.values.ids import known_as
+from winch.core.values.json_schema import refuse_misfit
 from winch.core.values.redact import shown
 from winch.engine.base import operation
 from winch.engine.base.operation import Operation
 from winch.engine.client import why as reasons
+from winch.engine.client.contracts import Contract
 from winch.engine.tasks.options import EnqueueOptions, enqueue_options, stored_options
 from winch.storage.params import Acted, NewJob
 from winch.storage.params import Enqueued as Stored
@@ -68,7 +71,8 @@ async def enqueue(call: WebCall) -> WebReply:
     if key is not None:
         given_id, digest = _key_id(call, key), _digest(body)
     new = await new_job(call, body, given_id, digest)
-    [answer] = await store(call, [new])
+    stored, answer = await call.site.client.astore_one(new)
+    await _check_others(call, [answer])
     job_id = answer.holder or answer.id
     if digest is not None and not answer.is_new:
         await _check_reuse(call, job_id, digest)
@@ -83,7 +87,35 @@ async def enqueue(call: WebCall) -> WebReply:
             return WebReply(_result_out(await call.job(job_id), None), 200, headers)
         except TimeoutError:
             pass
-    return WebReply(job_detail(await call.job(job_id)), 202, headers)
+    fresh = _as_read(stored, answer)
+    return WebReply(job_detail(await call.job(job_id) if fresh is None else fresh), 202, headers)
+
+
+def _as_read(new: NewJob, answer: Stored) -> JobRecord | None:
+    """A job that was stored now, as a read would give it; None where only the store knows. This saves
+    a call of the store for each plain job."""
+    made, state = answer.created_at, answer.state
+    if not answer.is_new or made is None or state is not JobState.READY:
+        return None
+    if new.delay is not None or new.run_at is not None or new.expires is not None:
+        return None
+    return JobRecord(
+        id=answer.id,
+        task=new.task,
+        version=new.version,
+        args=new.args,
+        queue=new.queue,
+        priority=new.priority,
+        created_at=made,
+        run_at=made,
+        state=state,
+        tenant=new.tenant,
+        fifo=new.fifo,
+        unique_key=new.unique_key,
+        tags=new.tags,
+        headers=new.headers,
+        max_attempts=new.max_attempts,
+    )
 
 
 async def enqueue_bulk(call: WebCall) -> WebReply:
@@ -103,12 +135,20 @@ async def store(call: WebCall, jobs: Sequence[NewJob]) -> list[Stored]:
     """Store the jobs. A narrowed caller hears nothing of a job of others that holds an id or a key."""
     client = call.site.client
     stored = await client.arun(client.store(jobs, None))
+    await _check_others(call, stored)
+    return stored
+
+
+async def _check_others(call: WebCall, stored: Sequence[Stored]) -> None:
+    """Refuse to name a job that a narrowed caller must not see."""
+    if not call.access.is_narrow:
+        return
     there = [one.holder or one.id for one in stored if not one.is_new]
-    if there and call.access.is_narrow:
-        for record in await client.arun(_read(call, there)):
+    if there:
+        found = await call.site.client.arun(_read(call, there))
+        for record in found:
             if record is not None and not call.access.sees(record):
                 raise Problem("duplicate", "another job holds the id or the unique key; use another")
-    return stored
 
 
 def _read(call: WebCall, ids: Sequence[str]) -> Operation[list[JobRecord | None]]:
@@ -140,11 +180,18 @@ async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest:
     for later in ("fifo", "tenant"):
         if getattr(body, later) is not None and not (later == "tenant" and access.tenant):
             options[later] = getattr(body, later)
-    if body.task in app.tasks.names:
-        bound = app.tasks.get(body.task).using(**options).bind(**body.args)
+    options = {name: value for name, value in options.items() if value is not None}
+    if body.task in app.tasks:
+        task = app.tasks.get(body.task)
+        bound = (task.using(**options) if options else task).bind(**body.args)
         new = bound.new_job(app.client.draw_id())
     else:
-        new = await _named(call, body, enqueue_options(options, tuple(EnqueueOptions.__struct_fields__)))
+        contract = await call.site.contract(body.task)
+        if contract is not None:
+            refuse_misfit(contract.schema, body.args, f"{body.task}: args")
+            options = _of_contract(contract) | options
+        given = enqueue_options(options, tuple(EnqueueOptions.__struct_fields__))
+        new = await _named(call, body, given, is_declared=contract is not None)
     if access.tenant is not None:
         # The scope of a unique key includes the tenant: one tenant's keys never meet another's.
         key = None if new.unique_key is None else f"{access.tenant}:{new.unique_key}"
@@ -154,11 +201,21 @@ async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest:
     return new
 
 
-async def _named(call: WebCall, body: NewJobBody, options: EnqueueOptions) -> NewJob:
-    """A job of a task that this process does not know: some live worker must."""
-    sessions = await call.site.live_sessions()
-    knowing = [session for session in sessions if body.task in session.tasks]
-    if not knowing and not (sessions and options.queue is not None and call.access.may("work")):
+def _of_contract(contract: Contract) -> dict[str, Any]:
+    """The options that a contract gives where a producer leaves them out."""
+    given: dict[str, Any] = {"queue": contract.queue, "timeout": contract.timeout}
+    if contract.attempts is not None:
+        given["retry"] = msgspec.structs.replace(DEFAULT_RETRY, attempts=contract.attempts)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+async def _named(
+    call: WebCall, body: NewJobBody, options: EnqueueOptions, *, is_declared: bool
+) -> NewJob:
+    """A job of a task that this process does not know: a contract or some live worker must."""
+    sessions = [] if is_declared else await call.site.live_sessions()
+    is_known = is_declared or any(body.task in session.tasks for session in sessions)
+    if not is_known and not (sessions and options.queue is not None and call.access.may("work")):
         raise UnknownTask(body.task, {name for session in sessions for name in session.tasks})
     return NewJob(
         id=options.id or call.site.app.client.draw_id(),
@@ -173,6 +230,7 @@ async def _named(call: WebCall, body: NewJobBody, options: EnqueueOptions) -> Ne
         tags=options.tags,
         headers=options.headers,
         options=stored_options(options),
+        max_attempts=None if options.retry is None else options.retry.attempts,
         unique_key=None if options.unique is None else options.unique.key,
     )
 

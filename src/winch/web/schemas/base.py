@@ -9,7 +9,9 @@ import msgspec
 Limit = Annotated[int, msgspec.Meta(ge=1, le=200)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Uuid = Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F-]{32,36}$")]
-Duration = Annotated[str, msgspec.Meta(max_length=40, description="Like 250ms, 30s, 5m, 2h, 1d.")]
+Duration = Annotated[
+    str, msgspec.Meta(max_length=40, description="Like 250ms, 30s, 5m, 2h, 1d.", examples=["30s"])
+]
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,7 +20,10 @@ class ClaimBody(Body, frozen=True, kw_only=True):
     tasks: list[Name] | None = None
 
 
-class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
+class JobToRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that was claimed. `input`: for a member of a flow whose task this server does not know, the
+    result of the job before it, or the list of results of several."""
+
     id: str
     task: str
     version: int
@@ -29,11 +32,15 @@ class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     token: str
     fence: int
-    lease_until: datetime
     created_at: datetime
     expires_at: datetime | None
     headers: dict[str, str]
     checkpoint: Any
+    input: Any = None
+
+
+class ClaimedJob(JobToRun, frozen=True, kw_only=True):
+    lease_until: datetime
 
 
 class ClaimedOut(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.permits import read_gate
 from winch.storage.decide.gates import NAMED, queue_info, scope_info
 from winch.storage.decide.waits import lie_together
+from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
 from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
@@ -23,12 +24,9 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
-    KeyHolder,
     Page,
     QueueInfo,
-    ScopeInfo,
     SessionInfo,
-    TenantInfo,
 )
 from winch.storage.verbs import Verb
 

@@ -23,6 +23,7 @@ from winch.drivers.redis.session_records import read_details, read_session
 from winch.drivers.redis.verbs.base import Base, Body, read_rows
 from winch.drivers.redis.verbs.gates import GateVerbs
 from winch.storage.decide.gates import scope_info
+from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
 from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
@@ -32,12 +33,9 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
-    KeyHolder,
     Page,
     QueueInfo,
-    ScopeInfo,
     SessionInfo,
-    TenantInfo,
 )
 from winch.storage.verbs import Verb
 

@@ -16,6 +16,7 @@ from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, holders, query, read_jobs
 from winch.storage.decide.gates import NAMED, queue_info, scope_info
 from winch.storage.decide.waits import lie_together
+from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
 from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
@@ -25,12 +26,9 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
-    KeyHolder,
     Page,
     QueueInfo,
-    ScopeInfo,
     SessionInfo,
-    TenantInfo,
 )
 from winch.storage.verbs import Verb
 

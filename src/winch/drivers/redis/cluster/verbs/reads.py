@@ -18,6 +18,7 @@ from winch.drivers.redis.records import read_events
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.gates import GateVerbs
 from winch.drivers.redis.verbs.reads import ReadVerbs
+from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
 from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
@@ -27,12 +28,9 @@ from winch.storage.params import (
     Facts,
     GroupFilter,
     JobFilter,
-    KeyHolder,
     Page,
     QueueInfo,
-    ScopeInfo,
     SessionInfo,
-    TenantInfo,
 )
 from winch.storage.verbs import Verb
 

@@ -1,0 +1,368 @@
+"""A worker over HTTP: one session for its life, handlers in threads, ends in batches.
+
+Three threads talk to the server: the one that claims, the one that sends how jobs ended, and the heart.
+docs/protocol/wire.md has what each of them may repeat.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from winch.core.outcome import Cancel, Directive, Discard, RetryAfter, Snooze
+from winch.remote.client import RemoteClient, RemoteError
+
+log: logging.Logger = logging.getLogger("winch.remote")
+
+MOST_IN_BATCH = 200
+POLL = 5.0
+
+
+Handler = Callable[..., Any]
+
+
+class RemoteContext:
+    """The job that a handler runs, as its first argument."""
+
+    def __init__(self, worker: RemoteWorker, job: Mapping[str, Any]) -> None:
+        self._worker = worker
+        self.job: Mapping[str, Any] = job
+        self.id: str = job["id"]
+        self.attempt: int = job["attempt"]
+        self.last_checkpoint: Any = job["checkpoint"]
+        self._stopped = threading.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should stop: a cancel was requested, or the job is another worker's."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Ask the handler to stop."""
+        self._stopped.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep; True as soon as the handler should stop."""
+        return self._stopped.wait(seconds)
+
+    def progress(self, value: Any) -> None:
+        """Report progress: any JSON data."""
+        self._note(progress=value)
+
+    def checkpoint(self, value: Any) -> None:
+        """Store what the next attempt finds in `last_checkpoint`."""
+        self._note(checkpoint=value)
+
+    def log(self, line: str) -> None:
+        """Add to the job's log."""
+        self._note(log=line)
+
+    def enqueue(self, jobs: Sequence[Mapping[str, Any]], name: str = "") -> list[str]:
+        """Enqueue children; a repeat and a later attempt store none of them twice. Their ids."""
+        body = {"parent": self.ref, "jobs": list(jobs), "name": name}
+        return [one["id"] for one in self._worker.ask("/children", body)["jobs"]]
+
+    @property
+    def ref(self) -> dict[str, str]:
+        """The proof of the claim."""
+        return {"id": self.id, "token": self.job["token"]}
+
+    def _note(self, **fields: Any) -> None:
+        [answer] = self._worker.ask("/notes", {"notes": [{**self.ref, **fields}]})["answers"]
+        if answer["answer"] == "lost":
+            self.stop()
+
+
+class RemoteWorker:
+    """Claims jobs of these queues and runs them in `slots` threads until it is stopped."""
+
+    def __init__(
+        self,
+        client: RemoteClient,
+        queues: Sequence[str],
+        *,
+        slots: int = 4,
+        lease: str = "30s",
+        name: str | None = None,
+    ) -> None:
+        self._client = client
+        self._about = {
+            "worker": name or f"{socket.gethostname()}-{os.getpid()}",
+            "queues": list(queues),
+            "slots": slots,
+            "lease": lease,
+        }
+        self._slots = slots
+        self._handlers: dict[str, Handler] = {}
+        self._lock = threading.Lock()
+        self._running: dict[tuple[str, str], RemoteContext] = {}
+        self._claiming: set[str] = set()
+        self._free = threading.Semaphore(slots)
+        self._ends: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._stopping = threading.Event()
+        self._quiet = threading.Event()
+        self._over = threading.Event()
+        self._key = ""
+        self._beat_every = 1.0
+        self._answers: list[dict[str, str]] = []
+        self._met: dict[str, None] = {}
+
+    def task(self, name: str) -> Callable[[Handler], Handler]:
+        """Register a handler: it gets the context and the job's arguments by name."""
+
+        def register(function: Handler) -> Handler:
+            self._handlers[name] = function
+            return function
+
+        return register
+
+    def stop(self) -> None:
+        """Claim nothing more; `run` returns when running jobs have ended. From any thread, or a signal
+        handler."""
+        self._stopping.set()
+
+    def run(self, *, burst: bool = False, grace: float = 30.0) -> None:
+        """Work until stopped; with `burst` until the queues are empty. Running jobs get `grace` seconds
+        at the end, then they go back to their queues."""
+        self._register("")
+        threads = [
+            threading.Thread(target=self._send_ends, name="winch ends", daemon=True),
+            threading.Thread(target=self._beat, name="winch heart", daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._claim_until_stopped(burst)
+            until = time.monotonic() + grace
+            while self._count() and time.monotonic() < until:
+                time.sleep(0.02)
+        finally:
+            for context in self._contexts():
+                context.stop()
+            self._over.set()
+            self._ends.put(None)
+            for thread in threads:
+                thread.join(timeout=10)
+            try:
+                self._client.ask("DELETE", f"/sessions/{self._key}", patience=2)
+            except RemoteError as error:
+                if error.code != "session-ended":
+                    log.warning("the session ends with its lease: %s", error)
+            self._client.close()
+
+    # -- the session -------------------------------------------------------------------------------
+
+    def _register(self, lost: str) -> None:
+        with self._lock:
+            if self._key != lost:
+                return  # another thread has registered meanwhile
+            for context in self._running.values():
+                context.stop()
+            self._running.clear()
+            key = str(uuid.uuid4())
+            about = {**self._about, "key": key, "tasks": sorted(self._handlers)}
+            made = self._client.ask("POST", "/sessions", about, is_over=self._over.is_set)
+            self._beat_every = made["beat_seconds"]
+            self._key = key
+
+    def ask(self, path: str, body: Any, **more: Any) -> Any:
+        """A request about this worker's session. One that has ended is replaced, and the request fails:
+        its jobs are lost."""
+        key = self._key
+        try:
+            return self._client.ask("POST", f"/sessions/{key}{path}", body, **more)
+        except RemoteError as error:
+            if error.code == "session-ended" and not self._over.is_set():
+                log.warning("the session has ended; its jobs are another worker's")
+                self._register(key)
+            raise
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._beat_every):
+            try:
+                self._beat_once()
+            except RemoteError as error:
+                log.warning("heartbeat: %s", error)
+            except Exception:
+                log.exception("heartbeat")
+        self._client.close()
+
+    def _beat_once(self) -> None:
+        with self._lock:
+            named = [context.ref for context in self._running.values()]
+            on_the_way = set(self._claiming)
+            answers, self._answers = self._answers[:100], self._answers[100:]
+        try:
+            body = {"running": named, "answers": answers}
+            found = self.ask("/heartbeat", body, patience=self._beat_every / 2)
+        except RemoteError:
+            self._answers += answers
+            raise
+        for ref in (*found["cancelled"], *found["lost"]):
+            context = self._running.get(_pair(ref))
+            if context is not None:
+                context.stop()
+        strays = [
+            {**ref, "outcome": "release"}
+            for ref in found["unlisted"]
+            if ref["token"] not in on_the_way | self._claiming and _pair(ref) not in self._running
+        ]
+        if strays:
+            self.ask("/finish", {"outcomes": strays}, patience=0)
+        for order in found["orders"]:
+            if order["id"] not in self._met:
+                self._met[order["id"]] = None
+                self._answers.append({"id": order["id"], **self._obey(order)})
+
+    def _obey(self, order: Mapping[str, Any]) -> dict[str, str]:
+        match order["do"]:
+            case "quiet":
+                self._quiet.set()
+            case "resume":
+                self._quiet.clear()
+            case "stop" | "drain":
+                self.stop()
+            case other:
+                return {"state": "failed", "text": f"a worker over HTTP does not know {other!r}"}
+        return {"state": "done", "text": ""}
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    def _count(self) -> int:
+        return len(self._running)
+
+    def _contexts(self) -> list[RemoteContext]:
+        with self._lock:
+            return list(self._running.values())
+
+    def _claim_until_stopped(self, burst: bool) -> None:
+        while not self._stopping.is_set():
+            if self._quiet.is_set() or not self._free.acquire(timeout=0.2):
+                self._stopping.wait(0.2 if self._quiet.is_set() else 0)
+                continue
+            free = 1
+            while free < MOST_IN_BATCH and self._free.acquire(blocking=False):
+                free += 1
+            jobs: list[Any] = []
+            try:
+                jobs = self._claim(free, 0.0 if burst else POLL)
+            except RemoteError as error:
+                log.warning("claim: %s", error)
+                self._stopping.wait(0.5)
+            finally:
+                for _ in range(free - len(jobs)):
+                    self._free.release()
+            if burst and not jobs and not self._count():
+                return
+
+    def _claim(self, most: int, wait: float) -> list[Any]:
+        token = str(uuid.uuid4())
+        with self._lock:
+            self._claiming.add(token)
+        body = {"max": most, "wait": f"{int(wait)}s", "claim": token}
+        try:
+            # Never repeated: what a lost reply took, the next heartbeat lists.
+            jobs: list[Any] = self.ask("/claim", body, patience=0, wait=wait)["jobs"]
+            contexts = [RemoteContext(self, job) for job in jobs]
+            with self._lock:
+                self._running.update((_pair(context.ref), context) for context in contexts)
+        finally:
+            with self._lock:
+                self._claiming.discard(token)
+        for context in contexts:
+            name = f"winch {context.job['task']}"
+            threading.Thread(target=self._run, args=(context,), name=name, daemon=True).start()
+        return jobs
+
+    def _run(self, context: RemoteContext) -> None:
+        job = context.job
+        try:
+            value = self._handlers[job["task"]](context, **job["args"])
+            end: dict[str, Any] = {"outcome": "complete", "result": value}
+            if isinstance(value, Directive):
+                end = _directed(value)
+        except Directive as error:
+            end = _directed(error)
+        except BaseException as error:  # whatever a handler raises is its outcome
+            failure = {
+                "type": type(error).__qualname__,
+                "message": str(error),
+                "traceback": traceback.format_exc(),
+            }
+            end = {"outcome": "fail", "error": failure}
+        finally:
+            self._client.close()  # this thread's own
+            self._free.release()
+        self._ends.put({**context.ref, **end})
+
+    def _send_ends(self) -> None:
+        while True:
+            first = self._ends.get()
+            if first is None:
+                self._client.close()
+                return
+            batch = [first]
+            while len(batch) < MOST_IN_BATCH and not self._ends.empty():
+                more = self._ends.get()
+                if more is None:
+                    self._ends.put(None)
+                    break
+                batch.append(more)
+            self._send(batch)
+
+    def _send(self, batch: list[dict[str, Any]]) -> None:
+        """Send how jobs ended, as often as needed: a repeat changes nothing."""
+        try:
+            answers = self.ask(
+                "/finish", {"outcomes": batch}, patience=3600.0, is_over=self._over.is_set
+            )["answers"]
+        except (RemoteError, ValueError, TypeError) as error:
+            answers = []
+            if len(batch) > 1 and not (isinstance(error, RemoteError) and error.status in (0, 404)):
+                for one in batch:  # one that the server refuses must not keep the others
+                    self._send([one])
+                return
+            log.warning("an end was refused: %s", error)
+            if batch[0]["outcome"] == "complete":
+                why = {"type": type(error).__qualname__, "message": str(error)}
+                ref = {"id": batch[0]["id"], "token": batch[0]["token"]}
+                if not isinstance(error, RemoteError) or error.status in (413, 422):
+                    self._send([{**ref, "outcome": "fail", "error": why}])
+                    return
+        for answer in answers:
+            if answer["answer"] == "lost":
+                log.warning("job %s: its claim had ended; the result is dropped", answer["id"])
+        with self._lock:
+            for one in batch:
+                self._running.pop(_pair(one), None)
+
+
+def _directed(given: Directive) -> dict[str, Any]:
+    """The outcome that a handler has chosen."""
+    match given:
+        case RetryAfter():
+            return {"outcome": "retry", "delay": _text(given.delay), "reason": given.reason}
+        case Snooze():
+            return {"outcome": "snooze", "delay": _text(given.delay), "reason": given.reason}
+        case Cancel():
+            return {"outcome": "cancel", "reason": given.reason}
+        case Discard():
+            return {"outcome": "discard", "reason": given.reason}
+    raise TypeError(f"no outcome: {given!r}")
+
+
+def _text(delay: timedelta) -> str:
+    return f"{delay // timedelta(milliseconds=1)}ms"
+
+
+def _pair(ref: Mapping[str, Any]) -> tuple[str, str]:
+    return ref["id"], ref["token"]
