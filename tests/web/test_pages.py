@@ -269,7 +269,7 @@ def test_it_works_below_a_prefix(make_web: Callable[..., Web]) -> None:
 
 def test_files_are_served_with_a_tag(make_web: Callable[..., Web]) -> None:
     web = make_web("memory", auth="tokens")
-    for name in ("winch.css", "winch.js", "htmx.js", "mark.svg"):
+    for name in ("winch.css", "winch.js", "live.js", "mark.svg"):
         answer = web.ask("GET", f"/static/{name}")
         assert answer.status_code == 200
         tag = {"if-none-match": answer.headers["etag"]}
