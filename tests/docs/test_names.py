@@ -14,7 +14,7 @@ import winch
 PACKAGE = Path(winch.__file__).parent
 DOCS = Path(__file__).parents[2] / "docs"
 STORES = {"memory", "postgres", "redis", "sqlite"}
-FAMILIES = "storage/families.py"
+FAMILIES = {"storage/families.py", "storage/kv_records.py", "storage/parcels.py"}
 
 # The class of the HTTP API has the name of the public record on purpose: it is its form in JSON, and its
 # name stands in the OpenAPI document.
@@ -63,8 +63,8 @@ def roles(paths: set[str]) -> set[str]:
         folder, _, rest = path.partition("/")
         store, _, role = rest.partition("/")
         found.add(f"drivers/*/{role}" if folder == "drivers" and store in STORES else path)
-    if FAMILIES in found and any(path.startswith("drivers/*/verbs/") for path in found):
-        found.discard(FAMILIES)
+    if any(path.startswith("drivers/*/verbs/") for path in found):
+        found -= FAMILIES
     return found
 
 

@@ -126,7 +126,7 @@ class Taker:
         self._is_idle = is_idle
         self._room = room
 
-    def room(self) -> int:
+    def room(self, asked: int = 0) -> int:
         return self._room
 
     free = space = room

@@ -49,6 +49,8 @@ def test_a_child_gets_the_options_as_the_command_line_has_them() -> None:
         "concurrency": 3,
         "processes": 4,
         "labels": {"gpu": "h100", "zone": "eu"},
+        "queue_limits": {"a": 2},
+        "queue_rates": {"b": "10/s"},
         "burst": True,
         "grace": timedelta(milliseconds=1500),
         "max_jobs": 5,
@@ -64,7 +66,8 @@ def test_a_child_gets_the_options_as_the_command_line_has_them() -> None:
     words = child_command(given, {"app": "shop:app", "url": None}, verbose=2)
     assert words[4:] == [
         *("--app", "shop:app", "--queues", "a,b", "--concurrency", "3"),
-        *("--label", "gpu=h100", "--label", "zone=eu", "--burst"),
+        *("--label", "gpu=h100", "--label", "zone=eu"),
+        *("--queue-limits", "a=2", "--queue-rates", "b=10/s", "--burst"),
         *("--grace", "1.500000s", "--max-jobs", "5", "--max-memory", "1GB", "--max-lifetime", "1h"),
         *("-v", "-v"),
     ]

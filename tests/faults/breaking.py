@@ -43,8 +43,10 @@ from winch.engine.worker.fetcher import Fetcher, GiveUps
 from winch.engine.worker.finisher import Finisher
 from winch.engine.worker.monitors import Cancels, Notes, Watch
 from winch.engine.worker.new_queues import NewQueues
+from winch.engine.worker.room import Reserved
 from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.slots import Slots
+from winch.engine.worker.usage import UsageWriter
 from winch.engine.worker.worker import Worker
 
 SOON = 0.3
@@ -103,6 +105,8 @@ IN_CHILD: dict[str, Callable[[], None]] = {
     "watch": _coroutine(Watch, "run"),
     "cancels": _coroutine(Cancels, "run"),
     "notes": _coroutine(Notes, "run"),
+    "usage": _coroutine(UsageWriter, "run"),
+    "reserved slots": _coroutine(Reserved, "run"),
     "queue-rules": _coroutine(QueueRules, "run"),
     "new-queues": _coroutine(NewQueues, "run"),
     "rates": _coroutine(RateWriter, "run"),
@@ -165,6 +169,11 @@ app = App(os.environ.get("BREAK_URL"), spool=os.environ.get("BREAK_SPOOL"), conc
 def work() -> str:
     app.queues.list()  # a call that blocks, for the loops that only these need
     return "done"
+
+
+@app.task(name="heavy", slots=2)
+def heavy() -> None:
+    """Nothing enqueues it: a worker that knows a heavy task has the loop of reserved slots."""
 
 
 @app.task(name="alone", isolate="process", retry=Retry.never())

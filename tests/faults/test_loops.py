@@ -46,7 +46,7 @@ TABLE = {
     *breaking.IN_CELL,
 }
 # Loops of `winch serve`, which is no worker.
-IN_SERVER = {"declaration", "proof", "sampler"}
+IN_SERVER = {"declaration", "proof", "reservations of Faktory workers", "sampler"}
 # Tasks that end with the call that starts them: what they raise reaches the caller.
 SHORT = {
     "engine/base/loops.py": {"start"},

@@ -86,16 +86,20 @@ def test_a_supervisor_beats_in_one_statement_per_beat(postgres_server: Databases
                 started = len(stage.runs())
                 stage.app.enqueue_many(calls)
                 stage.until(lambda: len(stage.runs()) == started + jobs, 20, "the jobs")  # noqa: B023
-                before, seen = _beats(stage), len(proxy.seen(r"update \S+\.session.*lease_until"))
+                before, seen = _beats(stage), len(proxy.seen(BEAT))
                 stage.until(lambda: min(_beats(stage)) >= min(before) + 5, 10, "5 beats")  # noqa: B023
                 after = _beats(stage)
-                statements = len(proxy.seen(r"update \S+\.session.*lease_until")) - seen
+                statements = len(proxy.seen(BEAT)) - seen
                 beats = max(after) - max(before)
                 # The last beat may be on its way.
                 assert beats - 1 <= statements <= beats + 1
                 stage.measured(
                     f"{statements} statements for {beats} beats of 2 sessions, {len(stage.runs())} jobs"
                 )
+
+
+# Not the sweep, which shortens leases that are too long.
+BEAT = r"update \S+\.session\s+set lease_until.*beats = beats \+ 1"
 
 
 def _beats(stage: Stage) -> list[int]:

@@ -13,7 +13,7 @@ from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.redis.cluster.driver import RedisClusterDriver
 from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.storage import families
+from winch.storage import families, kv_records, parcels
 
 DRIVERS = Path(winch.drivers.__file__).parent
 STORES = ("memory", "sqlite", "postgres", "redis")
@@ -46,7 +46,12 @@ INSERT = re.compile(r"\bINSERT\s+(?:OR\s+\w+\s+)?INTO\s+(?:\{schema\}\.|winch_)j
 
 
 def test_every_family_of_the_contract_has_a_module() -> None:
-    declared = {name for name in vars(families) if name.endswith("Verbs")}
+    declared = {
+        name
+        for module in (families, kv_records, parcels)
+        for name in vars(module)
+        if name.endswith("Verbs")
+    }
     assert set(FAMILIES.values()) == declared
 
 

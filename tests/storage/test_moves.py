@@ -84,6 +84,8 @@ def test_jobs_arrive_as_they_were_and_run_in_order(
     for ids in keys:
         assert [one for one in ran if one in ids] == ids
     assert mover.cut_over(route).step is MoveStep.DONE
+    source.close()
+    target.close()
 
 
 @pytest.mark.servers
@@ -100,3 +102,4 @@ def test_a_limit_of_nothing_lets_no_job_run(
     assert bench.claim(limit=9) == []
     bench.call(driver.set_limits({"limit:x": None}, by="winch move", now=bench.now))
     assert [claim.id for claim in bench.claim(limit=9)] == [job_id]
+    driver.close()

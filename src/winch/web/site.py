@@ -28,7 +28,7 @@ from winch.engine.client.contracts import Contract, stored_contract
 from winch.engine.observe.prometheus import Fleet
 from winch.engine.observe.store_numbers import dead_letters
 from winch.engine.observe.store_timing import Timings, watch
-from winch.engine.worker.vitals import Vitals, read_vitals
+from winch.engine.worker.usage import ProcessUsage, read_usage
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
@@ -185,10 +185,10 @@ class Site:
         )
         return [session for session in found if session.is_worker]
 
-    async def vitals(self) -> dict[str, Vitals]:
+    async def usage(self) -> dict[str, ProcessUsage]:
         """What the processes of workers use, by session."""
-        found: dict[str, Vitals] = await self._cached(
-            "vitals", lambda: self.client.arun(read_vitals(self.driver))
+        found: dict[str, ProcessUsage] = await self._cached(
+            "usage", lambda: self.client.arun(read_usage(self.driver))
         )
         return found
 

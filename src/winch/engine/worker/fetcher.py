@@ -39,12 +39,12 @@ class JobTaker(Protocol):
     @property
     def session(self) -> str: ...
 
-    def room(self) -> int:
-        """How many jobs to claim now."""
+    def room(self, asked: int = 0) -> int:
+        """How many jobs to claim now, beside so many that an unanswered claim may bring."""
         ...
 
-    def space(self) -> int:
-        """How many jobs fit in now, however few they are."""
+    def space(self, asked: int = 0) -> int:
+        """The same, however few they are."""
         ...
 
     def free(self) -> int:
@@ -129,6 +129,7 @@ class Fetcher(Service):
         self._expects_none = False
         self._slot_freed = asyncio.Event()
         self._quiet = False
+        self._asked = 0  # what claims may bring that are not answered yet
         self.is_waiting: bool = False  # for a slot
         self.given_up: list[str] = []
         self.in_flight: set[str] = set()
@@ -162,7 +163,7 @@ class Fetcher(Service):
 
     async def run_once(self) -> float:
         self._slot_freed.clear()
-        room = 0 if self._quiet else self._taker.room()
+        room = 0 if self._quiet else self._taker.room(self._asked)
         if room == 0:
             await self._until_freed()
             return self.unasked(0.0)
@@ -272,15 +273,20 @@ class Fetcher(Service):
         """End members of FIFO keys and claim the next ones with it. None, and nothing is sent, where
         nothing may be claimed now."""
         is_over = self._quiet or self._stopping.is_set()
-        room = 0 if is_over else min(self._taker.space(), len(outcomes))
+        room = 0 if is_over else min(self._taker.space(self._asked), len(outcomes))
         # Members of bounded queues are claimed apart.
         queues = None if self._bounds is None else self._bounds.unbounded(self._order.names)
         if room <= 0 or queues == ():
             return None
         sent = self.monotonic()
-        answers, claims = await self._noted(
-            self._params(room, None, queues), lambda then: self.driver.finish_and_claim(outcomes, then)
-        )
+        self._asked += room
+        try:
+            answers, claims = await self._noted(
+                self._params(room, None, queues),
+                lambda then: self.driver.finish_and_claim(outcomes, then),
+            )
+        finally:
+            self._asked -= room
         self._taker.deliver(claims, sent)
         if len(claims) < room:
             self.look_up()  # a claim that left these slots to the ends may have passed over jobs
@@ -293,10 +299,14 @@ class Fetcher(Service):
 
     async def _claim(self, limit: int, tasks: tuple[str, ...] | None = None) -> list[Claim]:
         sent = self.monotonic()
-        if self._bounds is None:
-            claims = await self._noted(self._params(limit, tasks), self.driver.claim)
-        else:
-            claims = await self._claim_bounded(self._bounds, limit, tasks)
+        self._asked += limit
+        try:
+            if self._bounds is None:
+                claims = await self._noted(self._params(limit, tasks), self.driver.claim)
+            else:
+                claims = await self._claim_bounded(self._bounds, limit, tasks)
+        finally:
+            self._asked -= limit
         if claims:
             self._taker.answered(self.monotonic() - sent)
         return claims

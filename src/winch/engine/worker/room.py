@@ -76,7 +76,11 @@ class Prefetch:
         horizon = min(2 * self._round_trip, HORIZON)
         if rate > MANY:
             horizon = max(horizon, MANY_HORIZON)
-        return int(min(rate * horizon, MOST, MOST_BYTES / max(self._job_bytes, 1.0)))
+        return int(min(rate * horizon, MOST, self.most()))
+
+    def most(self) -> int:
+        """How many jobs of the size that is known may wait here at all."""
+        return int(MOST_BYTES / max(self._job_bytes, 1.0))
 
 
 def weight_of(item: Waiting) -> int:

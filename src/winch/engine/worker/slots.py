@@ -138,15 +138,16 @@ class Slots:
     def answered(self, seconds: float) -> None:
         self._prefetch.claimed(seconds)
 
-    def room(self) -> int:
-        """How many jobs to claim now: for the free slots, and ahead where jobs are short."""
-        return self._room(is_alone=True)
+    def room(self, asked: int = 0) -> int:
+        """How many jobs to claim now: for the free slots, and ahead where jobs are short. `asked` are
+        those that another claim may bring, which is not answered yet."""
+        return self._room(asked, is_alone=True)
 
-    def space(self) -> int:
+    def space(self, asked: int = 0) -> int:
         """The same for a claim that costs no round trip of its own."""
-        return 0 if self._jobs.is_draining else self._room(is_alone=False)
+        return 0 if self._jobs.is_draining else self._room(asked, is_alone=False)
 
-    def _room(self, *, is_alone: bool) -> int:
+    def _room(self, asked: int, *, is_alone: bool) -> int:
         waiting, recycling = len(self._jobs.waiting), self._jobs.recycling
         if recycling.why is not None or self._is_closed:
             return 0
@@ -159,7 +160,7 @@ class Slots:
         free = self._concurrency - self._busy - waiting - self._extra()
         if self.weights.differ and not self.weights.may_claim(free):
             return 0
-        room = free + ahead
+        room = free + min(ahead, self._prefetch.most() - asked)
         if recycling.counts_jobs:
             room = min(room, recycling.cap(room + waiting) - waiting)
         # With something waiting already, small claims are not worth their round trip.

@@ -49,7 +49,7 @@ from winch.engine.worker.running.process import IsolatedProcesses, IsolationFail
 from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.slots import Slots
 from winch.engine.worker.started_jobs import StartedJobs, StartedPlaces
-from winch.engine.worker.vitals import VitalsWriter
+from winch.engine.worker.usage import UsageWriter
 from winch.storage.params import Declared, NewSession
 from winch.storage.protocol import Driver
 
@@ -240,7 +240,7 @@ class Worker:
         self._services.append(RateWriter(self._driver, self.tally))
         if config.supervisor:
             self._services.append(
-                VitalsWriter(
+                UsageWriter(
                     self._driver, lambda: self._jobs.session, config.max_memory, lambda: self._is_quiet
                 )
             )

@@ -181,9 +181,9 @@ async def move_jobs(call: WebCall, queue: str, to: str, **which: Any) -> Moved:
 
 async def list_workers(call: WebCall) -> WebReply:
     found = await visible_sessions(call, is_ended_too=call.query.all)
-    vitals = await call.site.vitals()
+    usage = await call.site.usage()
     return WebReply(
-        WorkersOut(workers=[worker_out(session, vitals.get(session.id)) for session in found])
+        WorkersOut(workers=[worker_out(session, usage.get(session.id)) for session in found])
     )
 
 
@@ -198,7 +198,7 @@ async def visible_sessions(call: WebCall, *, is_ended_too: bool) -> list[Session
 async def get_worker(call: WebCall) -> WebReply:
     for session in await visible_sessions(call, is_ended_too=True):
         if session.id == call.path("id"):
-            return WebReply(worker_out(session, (await call.site.vitals()).get(session.id)))
+            return WebReply(worker_out(session, (await call.site.usage()).get(session.id)))
     raise Problem("not-found", f"no worker session {call.path('id')!r}")
 
 

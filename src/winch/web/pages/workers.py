@@ -18,7 +18,7 @@ from winch.core.values.redact import mask_text
 from winch.core.values.size import format_size
 from winch.engine.client.audit import acting
 from winch.engine.client.worker_commands import WorkerAnswer
-from winch.engine.worker.vitals import Vitals
+from winch.engine.worker.usage import ProcessUsage
 from winch.storage.params import JobFilter, SessionInfo
 from winch.web import search
 from winch.web.api.queues import visible_sessions
@@ -51,7 +51,7 @@ class WorkersQuery(msgspec.Struct, frozen=True, kw_only=True):
 async def list_page(call: WebCall) -> Response:
     query: WorkersQuery = call.query
     mine = await visible_sessions(call, is_ended_too=True)
-    vitals = {} if call.access.is_narrow else await call.site.vitals()
+    usage = {} if call.access.is_narrow else await call.site.usage()
     now = datetime.now(UTC)
     live = [s for s in mine if s.ended_at is None]
     queues = sorted({queue for session in live for queue in session.queues})
@@ -64,9 +64,9 @@ async def list_page(call: WebCall) -> Response:
         title="Workers",
         start_worker=call.site.app.start_worker,
         rows=[
-            row(session, vitals.get(session.id), running.get(session.id, []), now) for session in shown
+            row(session, usage.get(session.id), running.get(session.id, []), now) for session in shown
         ],
-        tiles=_tiles(live, lost, vitals),
+        tiles=_tiles(live, lost, usage),
         lost=await _what_became(call, lost),
         ended=[s for s in mine if s.ended_at is not None and s not in lost][:MOST_ENDED],
         queues=queues,
@@ -85,13 +85,13 @@ def _is_lost(session: SessionInfo, now: datetime) -> bool:
 
 
 def row(
-    session: SessionInfo, vitals: Vitals | None, jobs: Sequence[JobRecord], now: datetime
+    session: SessionInfo, usage: ProcessUsage | None, jobs: Sequence[JobRecord], now: datetime
 ) -> dict[str, Any]:
     """One worker as the list shows it."""
-    share = None if vitals is None or not vitals.max_memory else vitals.memory / vitals.max_memory
+    share = None if usage is None or not usage.max_memory else usage.memory / usage.max_memory
     if session.lease_until < now:
         look, word = "lost", "Lost"
-    elif vitals is not None and vitals.is_quiet:
+    elif usage is not None and usage.is_quiet:
         look, word = "paused", "Quiet"
     elif session.slots and session.running >= session.slots:
         look, word = "running", "Full"
@@ -103,17 +103,15 @@ def row(
         "word": word,
         "is_quiet": word == "Quiet",
         "takes_commands": bool(session.supervisor) and look != "lost",
-        "cpu": None if vitals is None else f"{vitals.cpu * 100:.0f} %",
-        "is_hot": vitals is not None and vitals.cpu > 0.9,
-        "spark": "" if vitals is None else line(vitals.history, "CPU of the last ten minutes"),
-        "memory": None if vitals is None else size(format_size(vitals.memory)),
+        "cpu": None if usage is None else f"{usage.cpu * 100:.0f} %",
+        "is_hot": usage is not None and usage.cpu > 0.9,
+        "spark": "" if usage is None else line(usage.history, "CPU of the last ten minutes"),
+        "memory": None if usage is None else size(format_size(usage.memory)),
         "share": share,
-        "max_memory": None
-        if vitals is None or not vitals.max_memory
-        else format_size(vitals.max_memory),
+        "max_memory": None if usage is None or not usage.max_memory else format_size(usage.max_memory),
         "is_heavy": share is not None and share > 0.8,
-        "lag": None if vitals is None else span(vitals.lag),
-        "is_slow": vitals is not None and vitals.lag > 0.1,
+        "lag": None if usage is None else span(usage.lag),
+        "is_slow": usage is not None and usage.lag > 0.1,
         "jobs": [_job_row(job, now) for job in jobs[:SHOWN_JOBS]],
         "more": max(0, len(jobs) - SHOWN_JOBS),
     }
@@ -156,9 +154,9 @@ async def _running(call: WebCall) -> dict[str, list[JobRecord]]:
 
 
 def _tiles(
-    live: Sequence[SessionInfo], lost: Sequence[SessionInfo], vitals: Mapping[str, Vitals]
+    live: Sequence[SessionInfo], lost: Sequence[SessionInfo], usage: Mapping[str, ProcessUsage]
 ) -> list[Tile]:
-    known = [vitals[s.id] for s in live if s.id in vitals]
+    known = [usage[s.id] for s in live if s.id in usage]
     names = {s.id: s.worker for s in live}
     slots, busy = sum(s.slots for s in live), sum(s.running for s in live)
     releases = sorted({s.release for s in live if s.release and not s.release.startswith("http:")})
@@ -168,17 +166,17 @@ def _tiles(
         Tile("Busy slots", f"{busy:,}", f"/ {slots:,}", percent(100 * busy / slots) if slots else ""),
     ]  # fmt: skip
     if known:
-        hottest = max((s for s in names if s in vitals), key=lambda s: vitals[s].cpu)
-        slowest = max((s for s in names if s in vitals), key=lambda s: vitals[s].lag)
+        hottest = max((s for s in names if s in usage), key=lambda s: usage[s].cpu)
+        slowest = max((s for s in names if s in usage), key=lambda s: usage[s].lag)
         allowed = [one.max_memory for one in known if one.max_memory]
         tiles += [
             Tile("CPU", f"{100 * sum(one.cpu for one in known) / len(known):.0f}", "%",
-                 f"{names[hottest]} at {100 * vitals[hottest].cpu:.0f} %",
-                 "warn" if vitals[hottest].cpu > 0.9 else ""),
+                 f"{names[hottest]} at {100 * usage[hottest].cpu:.0f} %",
+                 "warn" if usage[hottest].cpu > 0.9 else ""),
             Tile("Memory", size(format_size(sum(one.memory for one in known))), "",
                  f"of {size(format_size(sum(allowed)))} allowed" if allowed else "no limit is set"),
-            Tile("Loop lag, worst", span(vitals[slowest].lag), "", names[slowest],
-                 "warn" if vitals[slowest].lag > 0.1 else ""),
+            Tile("Loop lag, worst", span(usage[slowest].lag), "", names[slowest],
+                 "warn" if usage[slowest].lag > 0.1 else ""),
         ]  # fmt: skip
     tiles.append(
         Tile("Releases", f"{len(releases)}", "", ", ".join(releases[:3]) or "–",
@@ -223,7 +221,7 @@ async def _what_became(call: WebCall, lost: Sequence[SessionInfo]) -> list[dict[
 
 async def detail_page(call: WebCall, answer: WorkerAnswer | None = None) -> Response:
     session = await _session(call)
-    vitals = {} if call.access.is_narrow else await call.site.vitals()
+    usage = {} if call.access.is_narrow else await call.site.usage()
     running = await _running(call)
     now = datetime.now(UTC)
     return await page(
@@ -231,7 +229,7 @@ async def detail_page(call: WebCall, answer: WorkerAnswer | None = None) -> Resp
         "worker.html",
         title=session.worker,
         session=session,
-        row=row(session, vitals.get(session.id), running.get(session.id, []), now),
+        row=row(session, usage.get(session.id), running.get(session.id, []), now),
         jobs=[_job_row(job, now) for job in running.get(session.id, [])],
         answer=None if answer is None else {"state": answer.state, "text": mask_text(answer.text)},
     )

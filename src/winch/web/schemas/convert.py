@@ -8,7 +8,7 @@ from winch.areas.dead_groups import NO_MARK, GroupMark
 from winch.core.job import Entry, Failure, JobRecord
 from winch.core.lifecycle import allowed
 from winch.core.values.redact import mask, mask_text, shown
-from winch.engine.worker.vitals import Vitals
+from winch.engine.worker.usage import ProcessUsage
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web.schemas.jobs import EntryOut, ErrorOut, JobDetail, JobOut
 from winch.web.schemas.queues import GroupOut, QueueOut, WorkerOut
@@ -99,13 +99,13 @@ def queue_out(queue: QueueInfo) -> QueueOut:
     )
 
 
-def worker_out(session: SessionInfo, vitals: Vitals | None = None) -> WorkerOut:
+def worker_out(session: SessionInfo, usage: ProcessUsage | None = None) -> WorkerOut:
     return WorkerOut(
-        cpu=None if vitals is None else vitals.cpu,
-        memory=None if vitals is None else vitals.memory,
-        max_memory=None if vitals is None else vitals.max_memory,
-        loop_lag=None if vitals is None else vitals.lag,
-        is_quiet=vitals is not None and vitals.is_quiet,
+        cpu=None if usage is None else usage.cpu,
+        memory=None if usage is None else usage.memory,
+        max_memory=None if usage is None else usage.max_memory,
+        loop_lag=None if usage is None else usage.lag,
+        is_quiet=usage is not None and usage.is_quiet,
         id=session.id,
         worker=session.worker,
         host=session.host,

@@ -17,7 +17,7 @@ from winch.engine.worker.recycling import resident_memory
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
-BOOK = "vitals"
+BOOK = "usage"
 EVERY = 10.0
 KEPT = timedelta(minutes=2)
 # How long the loop is asked to sleep when its lag is measured.
@@ -26,7 +26,7 @@ NAP = 0.02
 MOST_READINGS = 60
 
 
-class Vitals(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What one process uses. `cpu` is a share of one processor: 1.0 is all of it. `lag` is how late the
     event loop was, in seconds. `history` has the last shares, oldest first.
     """
@@ -40,10 +40,10 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[float, ...] = ()
 
 
-class VitalsWriter(Service):
+class UsageWriter(Service):
     """Writes what this process uses."""
 
-    name = "vitals"
+    name = "usage"
     is_vital = False
 
     def __init__(
@@ -70,7 +70,7 @@ class VitalsWriter(Service):
         cpu = (used - self._used) / max(now - self._looked, 1e-3)
         self._used, self._looked = used, now
         self._history = [*self._history, round(cpu, 3)][-MOST_READINGS:]
-        vitals = Vitals(
+        usage = ProcessUsage(
             cpu=round(cpu, 3),
             memory=resident_memory(),
             max_memory=self._max_memory,
@@ -79,21 +79,21 @@ class VitalsWriter(Service):
             at=datetime.now(UTC),
             history=tuple(self._history),
         )
-        body = msgspec.json.encode(vitals).decode()
+        body = msgspec.json.encode(usage).decode()
         record = KvRecord(book=BOOK, key=self._session(), body=body, keep=KEPT)
         await self._driver.arun(self._driver.kv_put([record]))
         return EVERY
 
 
-def read_vitals(driver: Driver) -> Operation[dict[str, Vitals]]:
+def read_usage(driver: Driver) -> Operation[dict[str, ProcessUsage]]:
     """What the processes use, by session."""
-    found: dict[str, Vitals] = {}
+    found: dict[str, ProcessUsage] = {}
     after: str | None = None
     while True:
         lines: list[KvRecord] = yield driver.kv_list(KvFilter(book=BOOK, after=after))
         for line in lines:
             try:
-                found[line.key] = msgspec.json.decode(line.body, type=Vitals)
+                found[line.key] = msgspec.json.decode(line.body, type=ProcessUsage)
             except msgspec.DecodeError:
                 continue  # of another release
         if len(lines) < 1000:
