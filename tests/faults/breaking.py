@@ -31,6 +31,7 @@ from winch.engine.maintenance.ticker import Ticker
 from winch.engine.observe.alerts import Alerts
 from winch.engine.observe.busy_report import BusyReport
 from winch.engine.observe.throughput import RateWriter
+from winch.engine.observe.usage import UsageWriter
 from winch.engine.supervisor import isolated_child
 from winch.engine.supervisor.child import Child
 from winch.engine.supervisor.commands import WorkerCommands
@@ -46,7 +47,6 @@ from winch.engine.worker.new_queues import NewQueues
 from winch.engine.worker.room import Reserved
 from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.slots import Slots
-from winch.engine.worker.usage import UsageWriter
 from winch.engine.worker.worker import Worker
 
 SOON = 0.3

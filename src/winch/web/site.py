@@ -28,7 +28,7 @@ from winch.engine.client.contracts import Contract, stored_contract
 from winch.engine.observe.prometheus import Fleet
 from winch.engine.observe.store_numbers import dead_letters
 from winch.engine.observe.store_timing import Timings, watch
-from winch.engine.worker.usage import ProcessUsage, read_usage
+from winch.engine.observe.usage import ProcessUsage, read_usage
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access

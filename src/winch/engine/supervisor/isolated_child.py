@@ -18,11 +18,11 @@ import msgspec
 from winch.core.errors import ConfigError, StorageError
 from winch.core.outcome import Settled
 from winch.engine.base.loops import EX_BROKEN, LoopEnded, Loops, tell
+from winch.engine.observe.usage import resident_memory
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.attempt import Attempt
 from winch.engine.worker.executor import Executor
 from winch.engine.worker.monitors import NOTES_EVERY
-from winch.engine.worker.recycling import resident_memory
 from winch.engine.worker.running.choose import PLAIN, JobPlan
 from winch.engine.worker.running.process import (
     ENV,

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import random
-import resource
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from winch.core.values.size import format_size
 from winch.engine.base.log import log
+from winch.engine.observe.usage import resident_memory
 
 # Reading how much memory is in use costs more than a look at the deadlines.
 WEIGH_EVERY = 1.0
 # A lifetime is drawn this far around the one that is set, so that children do not all end at once.
 LIFETIME_JITTER = 0.1
-
-_STATM = Path("/proc/self/statm")
 
 
 class Recycling:
@@ -74,12 +69,3 @@ class Recycling:
         if used > self._max_memory:
             most = format_size(self._max_memory)
             self.retire(f"it uses {format_size(used)} of memory (max_memory {most})")
-
-
-def resident_memory() -> int:
-    """The resident set in bytes; without /proc the peak, because the system reports nothing else."""
-    try:
-        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024

@@ -30,6 +30,7 @@ from winch.engine.client.spool import Spool
 from winch.engine.maintenance.queue_settings import QueueRules
 from winch.engine.maintenance.spool_forwarder import Forwarder
 from winch.engine.observe.throughput import RateWriter, Tally
+from winch.engine.observe.usage import UsageWriter
 from winch.engine.tasks.gates import declared, has_gates
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.announce import WorkerStarted
@@ -49,7 +50,6 @@ from winch.engine.worker.running.process import IsolatedProcesses, IsolationFail
 from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.slots import Slots
 from winch.engine.worker.started_jobs import StartedJobs, StartedPlaces
-from winch.engine.worker.usage import UsageWriter
 from winch.storage.params import Declared, NewSession
 from winch.storage.protocol import Driver
 

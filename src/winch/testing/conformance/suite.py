@@ -32,6 +32,7 @@ from winch.testing.conformance.cases.jobs import (
     unique,
     unique_windows,
     waits,
+    wakeups,
 )
 from winch.testing.conformance.cases.store import (
     backfills,
@@ -54,7 +55,6 @@ from winch.testing.conformance.cases.store import (
     sessions,
     sharing,
     upkeep,
-    wakeups,
 )
 from winch.testing.conformance.target import Target
 

@@ -18,7 +18,7 @@ from winch.core.values.redact import mask_text
 from winch.core.values.size import format_size
 from winch.engine.client.audit import acting
 from winch.engine.client.worker_commands import WorkerAnswer
-from winch.engine.worker.usage import ProcessUsage
+from winch.engine.observe.usage import ProcessUsage
 from winch.storage.params import JobFilter, SessionInfo
 from winch.web import search
 from winch.web.api.queues import visible_sessions

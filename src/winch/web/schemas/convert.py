@@ -8,7 +8,7 @@ from winch.areas.dead_groups import NO_MARK, GroupMark
 from winch.core.job import Entry, Failure, JobRecord
 from winch.core.lifecycle import allowed
 from winch.core.values.redact import mask, mask_text, shown
-from winch.engine.worker.usage import ProcessUsage
+from winch.engine.observe.usage import ProcessUsage
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web.schemas.jobs import EntryOut, ErrorOut, JobDetail, JobOut
 from winch.web.schemas.queues import GroupOut, QueueOut, WorkerOut

@@ -5,15 +5,18 @@ store every ten seconds, one small record for each process, and pages read it.
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 
 from winch.engine.base.operation import Operation
 from winch.engine.base.service import Service
-from winch.engine.worker.recycling import resident_memory
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
@@ -24,6 +27,16 @@ KEPT = timedelta(minutes=2)
 NAP = 0.02
 # So many readings are kept: the last ten minutes.
 MOST_READINGS = 60
+_STATM = Path("/proc/self/statm")
+
+
+def resident_memory() -> int:
+    """The resident set in bytes; without /proc the peak, because the system reports nothing else."""
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
