@@ -19,6 +19,7 @@ import math
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -208,7 +210,9 @@ def main() -> None:
     chromium = os.environ.get("WINCH_TEST_CHROMIUM") or shutil.which("chromium")
     from playwright.sync_api import sync_playwright
 
-    with tempfile.TemporaryDirectory(prefix="shop-") as name:
+    # The pictures do not name the machine on which they were taken.
+    named = mock.patch.object(socket, "gethostname", return_value="worker-1")
+    with named, tempfile.TemporaryDirectory(prefix="shop-") as name:
         folder = Path(name)
         os.chdir(folder)
         fonts(folder)
