@@ -1,6 +1,6 @@
 """A rule of a queue that is set in every part of a cluster, by drivers that die half way or are late.
 
-Home notes the rule with the next number, then each part is told, then home forgets the note. A rescue
+Home notes the rule with the next number, then each part gets it, then home forgets the note. A rescue
 takes up what is noted. What a part does with its rule is tests/model/queue_rule.py; here is home and one
 shard. A rule with a number of jobs begins at home, one that takes the number away begins in the shard.
 """
@@ -38,8 +38,8 @@ class PartsScope:
 class PartsState(NamedTuple):
     begun: int = 0
     note: int = 0
-    told: tuple[int, ...] = (0, 0)
-    # Drivers that set a rule: its number, and how many parts have been told.
+    numbers: tuple[int, ...] = (0, 0)
+    # Drivers that set a rule: its number, and how many parts have it.
     drivers: tuple[tuple[int, int], ...] = ()
     deaths: int = 0
 
@@ -53,14 +53,16 @@ class PartsModel:
         return PartsState()
 
     def is_settled(self, state: PartsState) -> bool:
-        return not state.note and not state.drivers and set(state.told) == {state.begun}
+        return not state.note and not state.drivers and set(state.numbers) == {state.begun}
 
     def breaches(self, state: PartsState) -> tuple[Rule, ...]:
         return ()
 
     def describe(self, state: PartsState) -> str:
-        drivers = "; ".join(f"rule {number}, {done} parts told" for number, done in state.drivers)
-        return f"home has {state.told[0]}, the shard {state.told[1]}, noted {state.note}; {drivers}"
+        drivers = "; ".join(f"rule {number}, {done} parts have it" for number, done in state.drivers)
+        return (
+            f"home has {state.numbers[0]}, the shard {state.numbers[1]}, noted {state.note}; {drivers}"
+        )
 
     def steps(self, state: PartsState) -> Iterator[Step[PartsState]]:
         if state.begun < self.scope.rules:
@@ -77,11 +79,11 @@ class PartsModel:
             if done < len(PARTS):
                 place = done if number % 2 else 1 - done
                 after = _with(over, (number, done + 1))
-                if not self.design.compares or number >= state.told[place]:
-                    told = list(state.told)
-                    told[place] = number
-                    after = after._replace(told=tuple(told))
-                yield Step(f"{PARTS[place]} is told rule {number}", after)
+                if not self.design.compares or number >= state.numbers[place]:
+                    numbers = list(state.numbers)
+                    numbers[place] = number
+                    after = after._replace(numbers=tuple(numbers))
+                yield Step(f"{PARTS[place]} gets rule {number}", after)
             else:
                 is_own = state.note == number or not self.design.ends_its_own
                 yield Step(f"rule {number} is ended", over._replace(note=0) if is_own else over)
