@@ -40,44 +40,55 @@ SELECT (SELECT now FROM clock), CASE WHEN EXISTS (
 FROM stored;
 
 -- enqueue.alike: the same for jobs that differ in nothing but id, args and headers and are ready at once, as
--- one job is, and most of those that are stored by the thousand. What they share is written and worked out
--- once, and the lists are no JSON: half the cost. Rings as enqueue does, by what `ring` would do for one queue.
--- With `may_hand_over` (one job with nothing but arguments) the job asks for the offer of a worker, by a fence below zero,
--- where a worker waits for the queue: the trigger job_is_handed_over takes the offer, or rings. Never in the transaction
--- of a caller, where the offer that was taken would be of no use until that ends. With `is_noted` the triggers for
--- events learn the verb in the statement itself: a transaction of several would hold the offer for longer.
+-- most are that are stored by the thousand. What they share is written and worked out once, and the lists are no
+-- JSON: half the cost. Rings as enqueue does, by what `ring` would do for one queue.
 WITH clock AS MATERIALIZED (
     SELECT
         now,
         {schema}.sort_key(now, :priority::integer) AS sort_key,
-        now + make_interval(secs => :expires_seconds::float8) AS expires_at,
-        CASE
-            WHEN :may_hand_over::boolean AND EXISTS (
-                SELECT FROM {schema}.queue WHERE name = :queue::text AND waiting_until > clock_timestamp()
-            ) THEN -1
-            ELSE 0
-        END AS fence
+        now + make_interval(secs => :expires_seconds::float8) AS expires_at
     FROM (SELECT coalesce(:now::timestamptz, clock_timestamp()) AS now) AS given
-    WHERE CASE
-        WHEN :is_noted::boolean THEN set_config('winch.at', '', true) || set_config('winch.verb', 'enqueue', true) <> ''
-        ELSE true
-    END
 ),
 stored AS (
     INSERT INTO {schema}.job (
-        id, created_at, run_at, sort_key, fence, version, priority, state, queue, task, args, expires_at,
-        keep_seconds, max_attempts, tags, headers, options
+        id, created_at, run_at, sort_key, version, priority, state, queue, task, args, expires_at, keep_seconds,
+        max_attempts, tags, headers, options
     )
     SELECT
-        new.id, clock.now, clock.now, clock.sort_key, clock.fence, :version::integer, :priority::integer, 'ready',
-        :queue::text, :task::text, new.args, clock.expires_at, :keep_seconds::float8,
-        :max_attempts::integer, :tags::text[], new.headers, :options::text
+        new.id, clock.now, clock.now, clock.sort_key, :version::integer, :priority::integer, 'ready', :queue::text,
+        :task::text, new.args, clock.expires_at, :keep_seconds::float8, :max_attempts::integer, :tags::text[],
+        new.headers, :options::text
     FROM clock, unnest(:ids::uuid[], :args::text[], :headers::text[]) AS new (id, args, headers)
 )
-SELECT clock.now, CASE WHEN NOT :may_hand_over::boolean AND EXISTS (
+SELECT clock.now, CASE WHEN EXISTS (
     SELECT FROM {schema}.queue WHERE name = :queue::text AND waiting_until > clock_timestamp()
 ) THEN pg_notify('winch_' || md5('{schema}'), json_build_array(:queue::text)::text) END
 FROM clock;
+
+-- enqueue.one: the same for one job with nothing but its arguments, in a transaction of its own. No part of it is run
+-- for its own sake: that is a sixth of the server's time. Where a worker waits for the queue, the job asks for the
+-- worker's offer by a fence below zero: the trigger job_is_handed_over takes the offer, or rings. Never in the
+-- transaction of a caller, where the offer that was taken would be of no use until that ends. With `is_noted` the
+-- triggers for events learn the verb in the statement itself: a transaction of several would hold the offer for longer.
+-- The clock is that of the statement's arrival, which is the same wherever the statement names it.
+INSERT INTO {schema}.job (
+    id, created_at, run_at, sort_key, fence, version, priority, state, queue, task, args, max_attempts
+)
+SELECT
+    :id::uuid, statement_timestamp(), statement_timestamp(),
+    {schema}.sort_key(statement_timestamp(), :priority::integer),
+    CASE
+        WHEN EXISTS (
+            SELECT FROM {schema}.queue WHERE name = :queue::text AND waiting_until > clock_timestamp()
+        ) THEN -1
+        ELSE 0
+    END,
+    :version::integer, :priority::integer, 'ready', :queue::text, :task::text, :args::text, :max_attempts::integer
+WHERE CASE
+    WHEN :is_noted::boolean THEN set_config('winch.at', '', true) || set_config('winch.verb', 'enqueue', true) <> ''
+    ELSE true
+END
+RETURNING run_at;
 
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; the second insert waits for the first to commit or to roll back, also while a finish moves

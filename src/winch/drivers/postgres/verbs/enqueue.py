@@ -243,8 +243,6 @@ def _write_alike(jobs: Sequence[NewJob]) -> dict[str, Any] | None:
         "expires_seconds": write_span(first.expires),
         "max_attempts": first.max_attempts,
         "keep_seconds": write_span(first.keep),
-        "may_hand_over": False,
-        "is_noted": False,
     }
 
 
