@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,8 +11,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route as Path
-from starlette.types import ASGIApp
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Scope
 
 from winch.engine.base.log import log
 from winch.storage.fast import is_fast
@@ -98,15 +98,7 @@ def build_site(
     """The site, and its application as `build` returns it."""
     site = Site(app, config, ROUTES)
     inner = Starlette(
-        routes=[
-            # The name of a queue or a schedule may hold a slash.
-            Path(
-                route.path.replace("{queue}", "{queue:path}").replace("s/{name}", "s/{name:path}"),
-                site.endpoint(route),
-                methods=[route.method],
-            )
-            for route in site.routes
-        ],
+        routes=_paths(site),
         exception_handlers={
             Problem: partial(_problem, site),
             HTTPException: partial(_http, site),
@@ -131,6 +123,52 @@ def build_site(
     return site, outermost
 
 
+class PathRoute(Route):
+    """One method of one path.
+
+    The name of a queue, a limit or a schedule may hold a slash. So a path may match two routes: the
+    purge of queue `a`, and queue `a/purge`. The longer route takes it, whatever the method is, unless
+    the caller wrote the slash of the name as `%2F`.
+    """
+
+    longer: Sequence[PathRoute] = ()
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, child = super().matches(scope)
+        if match is not Match.NONE and self._belongs_to_longer(scope):
+            return Match.NONE, {}
+        return match, child
+
+    def _belongs_to_longer(self, scope: Scope) -> bool:
+        if not self.longer or b"%2f" in scope.get("raw_path", b"").lower():
+            return False
+        return any(Route.matches(route, scope)[0] is not Match.NONE for route in self.longer)
+
+
+def _paths(site: Site) -> list[PathRoute]:
+    found = [
+        PathRoute(
+            route.path.replace("{queue}", "{queue:path}").replace("s/{name}", "s/{name:path}"),
+            site.endpoint(route),
+            methods=[route.method],
+        )
+        for route in site.routes
+    ]
+    for route in found:
+        if ":path}" in route.path:
+            route.longer = [other for other in found if other.path.startswith(f"{route.path}/")]
+    return found
+
+
+def _allowed(routes: Iterable[BaseRoute], scope: Scope) -> str:
+    """What `Allow` says of a path: the methods of all its routes."""
+    methods: set[str] = set()
+    for route in routes:
+        if isinstance(route, PathRoute) and route.matches(scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
+
+
 @asynccontextmanager
 async def _lifespan(site: Site) -> AsyncIterator[None]:
     try:
@@ -148,6 +186,7 @@ async def _http(site: Site, request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
     headers = dict(getattr(error, "headers", None) or {})
     if status == 405:
+        headers["Allow"] = _allowed(request.app.routes, request.scope)
         problem = Problem("method-not-allowed", "another method may do", headers=headers)
     else:
         problem = Problem("not-found", "there is nothing at this address", headers=headers)

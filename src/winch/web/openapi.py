@@ -47,13 +47,13 @@ REQUEST_HEADERS: Mapping[str, tuple[str, Any, str]] = {
         "order-7",
     ),
     "Prefer": (
-        "`wait=10` waits so many seconds for the result, 60 at most.",
-        {"type": "string", "pattern": "^wait=[0-9]{1,2}$"},
+        "`wait=10` waits so many seconds for the result, 60 at most. The server ignores other wishes.",
+        _TEXT,
         "wait=10",
     ),
     "traceparent": (
-        "The trace that the job belongs to (W3C).",
-        {"type": "string", "pattern": "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"},
+        "The trace that the job belongs to (W3C). The server ignores a value that it cannot read.",
+        _TEXT,
         "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     ),
     "If-None-Match": ("The `ETag` that the client has.", _TEXT, '"4f2a"'),
@@ -112,7 +112,7 @@ EXAMPLES: Mapping[type, Any] = {
 }
 
 _REF = "#/components/schemas/{name}"
-_UUID = "^[0-9a-fA-F-]{32,36}$"
+_UUID = ("^[0-9a-fA-F-]{32,36}$", "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
 _PARAM = re.compile(r"{(\w+)}")
 
 
@@ -131,6 +131,7 @@ def document(routes: Sequence[WebRoute], version: str) -> dict[str, Any]:
     _open_maps(components)
     _loosen_bodies(components)
     _mark_ids(components)
+    _mark_sizes(components)
     components["ProblemOut"]["properties"]["code"]["enum"] = sorted(PROBLEMS)
     for kind, example in EXAMPLES.items():
         components[kind.__name__]["examples"] = [example]
@@ -190,8 +191,17 @@ def _mark_ids(components: dict[str, Any]) -> None:
     """Describe what every id, token and key of a claim is."""
     for schema in components.values():
         for name, part in schema.get("properties", {}).items():
-            if name in ("id", "token", "key", "claim") and part.get("pattern") == _UUID:
+            if name in ("id", "token", "key", "claim") and part.get("pattern") in _UUID:
                 part["format"] = "uuid"
+
+
+def _mark_sizes(schema: Any) -> None:
+    """Say that an unbounded number may be long: generated clients take 32 bits where nothing is said."""
+    for one in schema if isinstance(schema, list) else schema.values():
+        if isinstance(one, dict | list):
+            _mark_sizes(one)
+    if isinstance(schema, dict) and schema.get("type") == "integer" and "maximum" not in schema:
+        schema.setdefault("format", "int64")
 
 
 def _open_maps(schema: Any) -> None:

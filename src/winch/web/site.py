@@ -337,7 +337,7 @@ class Site:
             self._admit(route, call.access, how)
             if route.changes:
                 self._check_origin(request, how)
-            call.query = _read_query(request, route.query)
+            call.query = _read_query(request, route.query, is_page=route.is_page)
             if route.is_page:
                 show.ZONE.set(show.known_zone(request.cookies.get("winch-zone", "UTC")))
             if route.changes:
@@ -470,17 +470,21 @@ def read_json(raw: bytes, type_: type) -> Any:
         raise Problem("invalid", f"the body is not as it should be: {error}") from error
 
 
-def _read_query(request: Request, type_: type | None) -> Any:
+def _read_query(request: Request, type_: type | None, *, is_page: bool) -> Any:
+    """The query as its type. An empty text is as good as none; a form of a page sends every field, so
+    there an empty number is too."""
     if type_ is None:
         return None
     given: dict[str, str] = {}
+    empty: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
-        if name in given:
+        if name in given or name in empty:
             raise Problem("bad-request", f"the query has {name!r} twice")
         codec.check_tree(value, f"{name} in the query")
-        if value:
-            given[name] = value
+        (given if value else empty)[name] = value
     try:
+        if empty and not is_page:
+            msgspec.convert(given | empty, type_, strict=False)
         return msgspec.convert(given, type_, strict=False)
     except msgspec.ValidationError as error:
         raise Problem("invalid", f"the query is not as it should be: {error}") from error

@@ -15,10 +15,10 @@ from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (
     BackfillBody,
     BackfillOut,
+    ChangedScheduleBody,
     EmptyBody,
     NewScheduleBody,
     ReasonBody,
-    ScheduleBody,
     ScheduleDetail,
     ScheduleOut,
     ScheduleRunOut,
@@ -125,7 +125,7 @@ async def add_schedule(
 
 
 async def edit(call: WebCall) -> WebReply:
-    body: ScheduleBody = call.body
+    body: ChangedScheduleBody = call.body
     one = await one_of(call)
     _check_task(call, one.task, body.queue)
     options = _options_of(body)
@@ -143,8 +143,8 @@ def _check_task(call: WebCall, task: str, queue: str | None) -> None:
         raise Problem("forbidden", f"this token may not use queue {queue!r}")
 
 
-def _options_of(body: ScheduleBody) -> dict[str, Any]:
-    names = set(ScheduleBody.__struct_fields__) - {"args"}
+def _options_of(body: ChangedScheduleBody) -> dict[str, Any]:
+    names = set(ChangedScheduleBody.__struct_fields__) - {"args"}
     return {
         name: value
         for name, value in msgspec.structs.asdict(body).items()
@@ -215,7 +215,8 @@ ROUTES: tuple[WebRoute, ...] = (
     WebRoute("POST", S, "operate", add, "Add a schedule", body=NewScheduleBody, answer=ScheduleOut,
              status=201, audit="add schedule", applies=("queue", "task")),
     WebRoute("PATCH", f"{S}/{{name}}", "operate", edit, "Change a schedule that no code defines",
-             body=ScheduleBody, answer=ScheduleOut, audit="edit schedule", applies=("queue", "task")),
+             body=ChangedScheduleBody, answer=ScheduleOut, audit="edit schedule",
+             applies=("queue", "task")),
     WebRoute("GET", f"{S}/{{name}}", "read", get_schedule,
              "One schedule, its next windows and last runs", answer=ScheduleDetail,
              applies=("queue", "task")),

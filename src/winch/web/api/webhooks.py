@@ -14,10 +14,10 @@ from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import EmptyBody, ReasonBody
 from winch.web.schemas.webhooks import (
+    ChangedEndpointBody,
     DeliveriesOut,
     DeliveryOut,
     DeliveryQuery,
-    EndpointBody,
     EndpointOut,
     EndpointQuery,
     EndpointsOut,
@@ -76,7 +76,7 @@ async def subscribe(call: WebCall) -> WebReply:
 
 
 async def edit(call: WebCall) -> WebReply:
-    body: EndpointBody = call.body
+    body: ChangedEndpointBody = call.body
     one = await _one_of(call)
     after = await _webhooks(call).aedit(one.id, url=body.url, events=body.events)
     url = None if body.url is None else mask_text(body.url)
@@ -149,7 +149,7 @@ ROUTES: tuple[WebRoute, ...] = (
     WebRoute("GET", f"{W}/{{id}}", "read", get_endpoint, "One webhook endpoint", answer=EndpointOut,
              applies=("tenant",)),
     WebRoute("PATCH", f"{W}/{{id}}", "operate", edit, "Change the URL or the events of an endpoint",
-             body=EndpointBody, answer=EndpointOut, audit="edit webhook", applies=("tenant",)),
+             body=ChangedEndpointBody, answer=EndpointOut, audit="edit webhook", applies=("tenant",)),
     WebRoute("POST", f"{W}/{{id}}/disable", "operate", disable, "Send nothing to an endpoint",
              body=ReasonBody, answer=EndpointOut, audit="disable webhook", applies=("tenant",)),
     WebRoute("POST", f"{W}/{{id}}/enable", "operate", enable, "Send to an endpoint again",

@@ -83,7 +83,7 @@ class BackfillOut(msgspec.Struct, frozen=True, kw_only=True):
     windows: list[datetime]
 
 
-class ScheduleBody(Body, frozen=True, kw_only=True):
+class ChangedScheduleBody(Body, frozen=True, kw_only=True):
     """What a schedule is; for a change only what is to be another, and null for what is to be gone."""
 
     cron: Name | None = None
@@ -104,6 +104,6 @@ class ScheduleBody(Body, frozen=True, kw_only=True):
     tags: list[str] | None = None
 
 
-class NewScheduleBody(ScheduleBody, frozen=True, kw_only=True):
+class NewScheduleBody(ChangedScheduleBody, frozen=True, kw_only=True):
     name: Name
     task: Name

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from winch.web.schemas.base import Body, Duration, Name, Uuid
+from winch.web.schemas.base import Body, Duration, GivenUuid, Name, Uuid
 from winch.web.schemas.jobs import Enqueued, ErrorOut, NewJobBody
 from winch.web.schemas.work import JobToRun
 
@@ -82,8 +82,8 @@ class JobsOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _End(Body, frozen=True, kw_only=True):
-    id: Uuid
-    token: Uuid
+    id: GivenUuid
+    token: GivenUuid
 
 
 class CompleteEnd(_End, frozen=True, kw_only=True, tag_field="outcome", tag="complete"):
@@ -158,8 +158,8 @@ class FinishOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningJob(Body, frozen=True, kw_only=True):
-    id: Uuid
-    token: Uuid
+    id: GivenUuid
+    token: GivenUuid
 
 
 class NoteBody(_End, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ class NewEndpointBody(Body, frozen=True, kw_only=True):
     tenant: Name | None = None
 
 
-class EndpointBody(Body, frozen=True, kw_only=True):
+class ChangedEndpointBody(Body, frozen=True, kw_only=True):
     """What is to be another."""
 
     url: WebhookUrl | None = None
