@@ -1,14 +1,16 @@
-"""`app.declare`: a task that another process or another language runs."""
+"""`app.declare` and `app.push`: tasks that another process or another language runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from winch.core.errors import ConfigError
-from winch.engine.tasks.options import TaskOptions, task_options
+from winch.engine.tasks.options import TaskOptions, check_queue, task_options
 
 if TYPE_CHECKING:
+    from winch.core.policy.retry import Retry
+    from winch.core.values.duration import Duration
     from winch.engine.client.client import Client
     from winch.engine.tasks.runtime import Runtime
     from winch.engine.tasks.task import Task
@@ -41,3 +43,41 @@ class Declares:
         task.take_schema(contract)
         self.runtime.tasks.add(task)
         return task
+
+    def push(
+        self,
+        queue: str,
+        *,
+        url: str,
+        secret: str | bytes | Sequence[str | bytes],
+        timeout: Duration = "30s",
+        retry: Retry | None = None,
+        allow_private: bool = False,
+        ca_file: str | None = None,
+    ) -> None:
+        """Push the jobs of a queue to a URL: each is one signed POST, and a 2xx reply completes it.
+
+            app.push("mail", url="https://mail.example.com/run", secret="whsec_…")
+
+        A worker of the queue (`winch worker -Q mail`, or `winch serve --push`) holds the lease and sends
+        the requests. A reply other than 2xx, or none within `timeout`, is a failed attempt, retried by
+        `retry`, else by the job's own policy, and after Retry-After where the reply has one. A 410 makes
+        the job dead. `secret` is "whsec_" and base64, or bytes; with several, each signs.
+
+        Requests go to HTTPS and public addresses only, unless `allow_private` is set for a service of
+        your own. `ca_file` names a certificate authority of your own."""
+        from winch.areas.push import PushTarget
+
+        if check_queue(queue) in self.runtime.pushed:
+            raise ConfigError(f"queue {queue!r} is pushed to a URL already")
+        self.runtime.pushed[queue] = PushTarget(
+            self.client,
+            self.runtime,
+            queue,
+            url=url,
+            secret=secret,
+            timeout=timeout,
+            retry=retry,
+            allow_private=allow_private,
+            ca_file=ca_file,
+        )

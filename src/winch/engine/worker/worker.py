@@ -42,7 +42,7 @@ from winch.engine.worker.held_jobs import HeldJobs
 from winch.engine.worker.monitors import Cancels, Notes, Watch
 from winch.engine.worker.new_queues import NewQueues, known_queues
 from winch.engine.worker.outcomes import Recorder
-from winch.engine.worker.queue_order import QueueOrder, Queues
+from winch.engine.worker.queue_order import QueueOrder, Queues, pushes_only
 from winch.engine.worker.recycling import Recycling
 from winch.engine.worker.room import Reserved
 from winch.engine.worker.running.parts import Parts
@@ -112,7 +112,8 @@ class Worker:
         self._driver = driver
         self._runtime = runtime
         self._config = config
-        self._tasks = self._runnable()  # before there is anything to close
+        self._pushes = pushes_only(config.order.named, runtime.pushed)
+        self._tasks = () if self._pushes else self._runnable()  # before there is anything to close
         self._on_session = on_session
         self._rng = rng or random.Random()  # noqa: S311  # jitter and queue order, not secrets
         self._monotonic = monotonic
@@ -184,9 +185,9 @@ class Worker:
             self._driver,
             FetchSettings(
                 self.order,
-                self._tasks,
+                None if self._pushes else self._tasks,
                 config.poll,
-                is_gated=any(has_gates(tasks.get(name).options) for name in self._tasks),
+                is_gated=self._pushes or any(has_gates(tasks.get(name).options) for name in self._tasks),
                 # Not with a lease so short that a claim that waited would look too old.
                 waits_in_store=config.poll <= self._jobs.too_old / 4 and not config.queue_limits,
                 at_once=None if any(task.options.collect for task in tasks) else config.concurrency,
@@ -225,7 +226,7 @@ class Worker:
             self._services.append(
                 NewQueues(
                     self._driver,
-                    self._runtime.tasks,
+                    self._runtime,
                     lambda known: config.order_among(known, self._rng).names,
                     self.order.names,
                     self.retire if config.is_replaced else None,
@@ -266,14 +267,18 @@ class Worker:
             queues=self.order.names,
             tasks=len(self._tasks),
             slots=self._config.concurrency,
-            uses={task.options.queue: task.name for task in tasks},
+            uses={
+                task.options.queue: task.name
+                for task in tasks
+                if task.options.queue not in self._runtime.pushed
+            },
         )
 
     async def _choose_queues(self) -> None:
         """Settle which queues `*` stands for."""
         known: set[str] = set()
         if not isinstance(self._config.order, QueueOrder):
-            known = await known_queues(self._driver, self._runtime.tasks)
+            known = await known_queues(self._driver, self._runtime)
         self.order: QueueOrder = self._config.order_among(known, self._rng)
 
     def _runnable(self) -> tuple[str, ...]:
