@@ -72,10 +72,10 @@ class _Api(BaseHTTPRequestHandler):
         api = self.server
         if api.current is not None:
             api.strange.append("the next event was asked for before the last one was answered")
-        while True:
+        request: _Request | None = None
+        while request is None:
             try:
                 request = api.waiting.get(timeout=0.1)
-                break
             except queue.Empty:
                 if self._is_gone():
                     return None
@@ -117,7 +117,7 @@ class _Api(BaseHTTPRequestHandler):
         """Whether the runtime has closed its connection, which it does when it dies."""
         self.connection.setblocking(False)
         try:
-            return self.connection.recv(1) == b""
+            return not self.connection.recv(1)
         except BlockingIOError:
             return False
         except OSError:
