@@ -60,10 +60,10 @@ class Declares:
             app.push("mail", url="https://mail.example.com/run", secret="whsec_…")
 
         A worker of the queue (`winch worker -Q mail`, or `winch serve --push`) holds the lease and sends
-        the requests. Any other reply, or none within `timeout`, is a failed attempt. `retry` is the policy
-        of jobs that have none of their own; without it, that of the task. Retry-After of the reply comes
-        first. A 410 makes the job dead. `secret` is "whsec_" and base64, or bytes; with several, each
-        signs.
+        the requests. Any other reply, or none within `timeout`, is a failed attempt. `retry` is the
+        policy of jobs that have none of their own; without it, that of the task. Retry-After of the
+        reply comes first. A 410 makes the job dead. `secret` is "whsec_" and base64, or bytes; with
+        several, each signs.
 
         Requests go to HTTPS and public addresses only, unless `allow_private` is set for a service of
         your own. `ca_file` names a certificate authority of your own."""
