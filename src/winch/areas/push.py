@@ -137,9 +137,11 @@ class PushTarget:
         raise refused
 
 
-class PushTask(AsyncTask[..., None]):
+class PushTask(AsyncTask[Any, None]):
     """Posts the jobs of one task, of one version of its arguments: the receiver reads them, so they stay
     as they are."""
+
+    arguments: Arguments
 
     def __init__(self, client: Client, claim: Claim, options: TaskOptions, to: PushTarget) -> None:
         version = claim.version
