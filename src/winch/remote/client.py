@@ -85,6 +85,10 @@ class RemoteClient:
         """Cancel a job; one that runs is asked to stop."""
         self.ask("POST", f"/jobs/{quote(job_id)}/cancel", {"reason": reason})
 
+    def retry(self, job_id: str) -> None:
+        """Make a job that failed, died or was cancelled ready now."""
+        self.ask("POST", f"/jobs/{quote(job_id)}/retry", {})
+
     def result(self, job_id: str, timeout: float = 60.0) -> Any:
         """What the job returned, once it is final. Raises RemoteError for one that did not complete, and
         TimeoutError."""
