@@ -1,14 +1,17 @@
-"""`app.declare` and `app.push`: tasks that another process or another language runs."""
+"""`app.declare` and `app.push`: tasks that another process or another language runs; and `app.drain`."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from winch.core.errors import ConfigError
 from winch.engine.tasks.options import TaskOptions, check_queue, task_options
 
 if TYPE_CHECKING:
+    from winch.areas.drain import DrainReport
     from winch.core.policy.retry import Retry
     from winch.core.values.duration import Duration
     from winch.engine.client.client import Client
@@ -81,4 +84,47 @@ class Declares:
             retry=retry,
             allow_private=allow_private,
             ca_file=ca_file,
+        )
+
+    def drain(
+        self,
+        *,
+        queues: Sequence[str] = ("default",),
+        seconds: Duration | None = None,
+        before: datetime | None = None,
+        grace: Duration = "1s",
+        concurrency: int | None = None,
+    ) -> DrainReport:
+        """Run jobs in this process until none is ready. For a timer, or a function in a cloud.
+
+            report = app.drain(queues=["mail"], seconds="50s")
+
+        It runs jobs for `seconds` at most, and ends `before` a moment if that is given. Then running
+        handlers get `grace`. What has not ended goes back to its queue and loses no attempt. If a worker
+        was killed, the call waits, within its time, until it may take over the jobs of that worker."""
+        return asyncio.run(
+            self.adrain(
+                queues=queues, seconds=seconds, before=before, grace=grace, concurrency=concurrency
+            )
+        )
+
+    async def adrain(
+        self,
+        *,
+        queues: Sequence[str] = ("default",),
+        seconds: Duration | None = None,
+        before: datetime | None = None,
+        grace: Duration = "1s",
+        concurrency: int | None = None,
+    ) -> DrainReport:
+        """`drain` in an event loop that runs."""
+        from winch.areas.drain import drain
+
+        return await drain(
+            self,  # type: ignore[arg-type]  # an app
+            queues=queues,
+            seconds=seconds,
+            before=before,
+            grace=grace,
+            concurrency=concurrency,
         )

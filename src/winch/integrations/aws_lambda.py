@@ -20,26 +20,22 @@ those. From then on the store has the job, and its retries do not depend on SQS.
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
 
-from winch import App, ConfigError
-from winch.areas.import_name import name_of
-from winch.core.errors import InvalidPayload, StorageError, UnknownTask, WinchError
-from winch.core.values.duration import Duration, parse_duration
-from winch.engine.base.log import log
-from winch.engine.observe.throughput import Rates, TaskRate
-from winch.engine.supervisor.embedded import EmbeddedWorker, process_command
-from winch.engine.tasks.task import Bound, Task
+from winch import App, ConfigError, InvalidPayload, Task, UnknownTask, WinchError
+from winch.types import Bound, Duration
+
+log: logging.Logger = logging.getLogger("winch")
 
 SQS = "aws:sqs"
 # How long before Lambda kills it an invocation is over, where `seconds` leaves that open.
-MARGIN = 2.0
+MARGIN = timedelta(seconds=2)
 _MESSAGES = uuid.UUID("1f0c6a0e-7c0b-5c64-8a53-77696e636824")
 
 
@@ -85,30 +81,30 @@ def handler(
     For an event of SQS it returns `{"batchItemFailures": […]}`; turn on *Report batch item failures*.
     For any other event it returns what it has done: `completed`, `failed`, `dead`, `left`, `is_empty`.
     """
-    limit = None if seconds is None else parse_duration(seconds, "seconds").total_seconds()
-    ending = parse_duration(grace, "grace").total_seconds()
-    if limit is not None and limit <= 0:
-        raise ConfigError(f"seconds must be more than 0, got {seconds!r}")
     if isinstance(queues, str):
         raise ConfigError(f"queues must be a list of names, got the text {queues!r}")
 
     def run(event: Any, context: Invocation) -> dict[str, Any]:
-        began = time.monotonic()
-        until = began + context.get_remaining_time_in_millis() / 1000 - MARGIN - ending
-        if limit is not None:
-            until = min(until, began + limit)
+        left = timedelta(milliseconds=context.get_remaining_time_in_millis())
+        before = datetime.now(UTC) + left - MARGIN
         records = _records(event)
         if records is None and not queues:
             raise ConfigError("this function stores messages of SQS, and the event has none")
 
+        async def work() -> dict[str, Any]:
+            done = await app.adrain(
+                queues=queues, seconds=seconds, before=before, grace=grace, concurrency=concurrency
+            )
+            return {name: getattr(done, name) for name in done.__struct_fields__}
+
         async def invoked() -> dict[str, Any]:
             try:
                 if records is None:
-                    return await _run(app, queues, concurrency, until, ending)
+                    return await work()
                 failures = await _stored(app, records, task)
                 if queues:
                     try:
-                        await _run(app, queues, concurrency, until, ending)
+                        await work()
                     except Exception:
                         # The jobs are stored: an error here would have SQS send all messages once more.
                         log.exception("this invocation has stored its messages and cannot run jobs")
@@ -119,66 +115,6 @@ def handler(
         return asyncio.run(invoked())
 
     return run
-
-
-# -- running jobs ------------------------------------------------------------------------------------
-
-
-async def _run(
-    app: App, queues: Sequence[str], concurrency: int | None, until: float, grace: float
-) -> dict[str, Any]:
-    """Run jobs until none is ready, or until this moment of the monotonic clock."""
-    await asyncio.to_thread(app.ready)
-    total = TaskRate()
-
-    def count(rates: Rates) -> None:
-        for tasks in rates.values():
-            for rate in tasks.values():
-                total.add(rate)
-
-    embedded = EmbeddedWorker(
-        app,
-        queues=queues,
-        concurrency=concurrency,
-        burst=True,
-        process_command=process_command(app.import_path or name_of(app)),
-        grace=grace,
-    )
-    is_empty = False
-    worker = await embedded.__aenter__()
-    worker.tally.on_rates = count
-    try:
-        has_waited = False
-        while (left := until - time.monotonic()) > 0 and worker.broken is None:
-            try:
-                await asyncio.wait_for(worker.drained.wait(), left)
-            except TimeoutError:
-                break
-            is_waiting = await _is_abandoned(app)
-            if not is_waiting and not has_waited:
-                is_empty = True
-                break
-            # What it waited for is ready as soon as it is free: the worker claims it before it is over.
-            has_waited = is_waiting
-            await asyncio.sleep(min(2 * app.settings.poll.total_seconds(), left))
-            worker.drained.clear()
-    finally:
-        given_up = await embedded.stop(grace)
-    return {
-        "completed": total.completed,
-        "failed": total.failed,
-        "dead": total.deaths,
-        "left": given_up,
-        "is_empty": is_empty,
-    }
-
-
-async def _is_abandoned(app: App) -> bool:
-    """Whether a session that has ended without a word still has jobs: they can be taken over as soon as
-    its lease was over for a while, and no other worker may come for that."""
-    now = datetime.now(UTC)
-    sessions = await app.driver.arun(app.driver.sessions())
-    return any(one.running and one.ended_at is None and one.lease_until < now for one in sessions)
 
 
 # -- messages of SQS ---------------------------------------------------------------------------------
@@ -218,7 +154,7 @@ async def _stored(
         try:
             await asyncio.to_thread(app.ready)
             await app.aenqueue_many([call for _, call in good])
-        except (StorageError, WinchError) as error:
+        except WinchError as error:
             # Whether some of them are stored is not known; a repeat stores none of them twice.
             log.error("%d messages of SQS are not stored: %s", len(good), error)
             failures += [message for message, _ in good]
