@@ -6,18 +6,22 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from winch.areas.import_name import name_of
+from winch.areas.run_worker import Runnable
 from winch.core.errors import ConfigError
 from winch.core.values.duration import Duration, parse_duration
 from winch.engine.observe.throughput import Rates, TaskRate
 from winch.engine.supervisor.embedded import EmbeddedWorker, process_command
 
-if TYPE_CHECKING:
-    from winch.app import App
+
+class Drainable(Runnable, Protocol):
+    """What is needed of an app."""
+
+    import_path: str | None
 
 
 class DrainReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +36,7 @@ class DrainReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def drain(
-    app: App,
+    app: Drainable,
     *,
     queues: Sequence[str],
     seconds: Duration | None,
@@ -80,7 +84,7 @@ async def drain(
     )
 
 
-async def _until_empty(app: App, drained: asyncio.Event, until: float) -> bool:
+async def _until_empty(app: Drainable, drained: asyncio.Event, until: float) -> bool:
     """Wait until no job is ready, or until this moment of the monotonic clock; whether none is."""
     has_waited = False
     while (left := until - time.monotonic()) > 0:
@@ -98,7 +102,7 @@ async def _until_empty(app: App, drained: asyncio.Event, until: float) -> bool:
     return False
 
 
-async def _is_abandoned(app: App) -> bool:
+async def _is_abandoned(app: Drainable) -> bool:
     """Whether a session that has ended without a word still has jobs: they can be taken over as soon as
     its lease was over for a while, and no other worker may come for that."""
     now = datetime.now(UTC)
