@@ -97,7 +97,7 @@ local function gates()
             specs[name] = set and read(set).spec or false
           end
           look.spec = specs[name] or nil
-          if kind == 'limit' and A.at_once and use.weight == 1 and (look.spec or use).n > A.at_once then
+          if kind == 'limit' and A.at_once and (look.spec or use).n > A.at_once then
             shared[#shared + 1], fields[#fields + 1] = look, G.own_field(key, A.session, A.at_once)
           end
         end
