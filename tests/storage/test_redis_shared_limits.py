@@ -23,6 +23,7 @@ from winch.drivers.redis.driver import RedisDriver
 from winch.drivers.redis.scripts import command
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish
+from winch.storage.verbs import Verb
 
 pytestmark = pytest.mark.servers
 
@@ -62,7 +63,9 @@ class Model:
         return session.id
 
     def add(self, count: int, *gates: GateUse) -> None:
-        jobs = [new_job(options=with_gates(None, gates or (MAIL,)), max_attempts=9) for _ in range(count)]
+        jobs = [
+            new_job(options=with_gates(None, gates or (MAIL,)), max_attempts=9) for _ in range(count)
+        ]
         self.driver.run(self.driver.enqueue(jobs))
         if HEAVY in gates:
             self.heavy |= {job.id for job in jobs}
@@ -78,6 +81,9 @@ class Model:
         claims = self.driver.run(self.driver.claim(params))
         self.held[session] += claims
         return claims
+
+    def took(self, verb: Verb[list[Answer]]) -> None:
+        assert set(self.driver.run(verb)) <= {Answer.TOOK}
 
     def taken(self, session: str, count: int) -> list[Claim]:
         """Claims of this session that are about to end."""
@@ -154,12 +160,12 @@ def test_heavy_permits_count_in_full(driver: RedisDriver) -> None:
 
 def release(model: Model, session: str, some: list[Claim]) -> None:
     refs = [ClaimRef(one.id, one.token) for one in some]
-    assert set(model.driver.run(model.driver.release(refs))) <= {Answer.TOOK}
+    model.took(model.driver.release(refs))
 
 
 def complete(model: Model, session: str, some: list[Claim]) -> None:
     ends = [completed(one) for one in some]
-    assert set(model.driver.run(model.driver.finish(ends))) <= {Answer.TOOK}
+    model.took(model.driver.finish(ends))
 
 
 def continue_with(model: Model, session: str, some: list[Claim]) -> None:
@@ -182,22 +188,20 @@ def fail(model: Model, session: str, some: list[Claim]) -> None:
         Finish(id=one.id, token=one.token, to=JobState.RETRYING, what="failed", delay=timedelta(0))
         for one in some
     ]
-    assert set(model.driver.run(model.driver.finish(ends))) <= {Answer.TOOK}
+    model.took(model.driver.finish(ends))
     model.driver.run(model.driver.promote(limit=100))
 
 
 def cancel(model: Model, session: str, some: list[Claim]) -> None:
     """Asked for while they run: the end that says so cancels them."""
     model.driver.run(model.driver.cancel([one.id for one in some], by="ada"))
-    ends = [
-        Finish(id=one.id, token=one.token, to=JobState.CANCELLED, what="cancelled") for one in some
-    ]
-    assert set(model.driver.run(model.driver.finish(ends))) <= {Answer.TOOK}
+    ends = [Finish(id=one.id, token=one.token, to=JobState.CANCELLED, what="cancelled") for one in some]
+    model.took(model.driver.finish(ends))
 
 
 def crash(model: Model, session: str, some: list[Claim]) -> None:
     report = CrashReport([ClaimRef(one.id, one.token) for one in some], "a crash")
-    assert set(model.driver.run(model.driver.crash(report))) <= {Answer.TOOK}
+    model.took(model.driver.crash(report))
     model.driver.run(model.driver.promote(limit=100))
 
 
