@@ -83,7 +83,8 @@ class Model:
         return claims
 
     def took(self, verb: Verb[list[Answer]]) -> None:
-        assert set(self.driver.run(verb)) <= {Answer.TOOK}
+        answers = self.driver.run(verb)
+        assert set(answers) <= {Answer.TOOK}
 
     def taken(self, session: str, count: int) -> list[Claim]:
         """Claims of this session that are about to end."""
