@@ -62,6 +62,7 @@ KEYS = {
     "rests": "zset: gate, by the moment from which what it remembers no longer matters",
     "closed": "set: the gates at which jobs wait",
     "used": "hash: gate -> the sum of its permits",
+    "own": "hash: limit, session and how many that runs at once -> how many of its jobs have passed",
     "turn": "hash: FIFO key -> the member whose turn it is until it is final",
     "limits": "hash: name -> its numbers as they are set in the store",
     "sched": "hash: schedule -> its row",
