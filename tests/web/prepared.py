@@ -99,6 +99,7 @@ def _rate(dice: random.Random, queue: str, minute: int, per_minute: float) -> Ta
             "acme": (number // 2, number // 2 * waits),
             "globex": (number // 3, number // 3 * waits),
         },
+        spent={"acme": number // 2 * took, "globex": number // 3 * took},
     )
 
 
@@ -231,10 +232,13 @@ async def _prepare(app: App, late: timedelta) -> dict[str, str]:
         )  # fmt: skip
         await driver.arun(driver.start_session(session))
         sessions[worker] = session
-    by_queue = {queue: sessions[worker] for worker, _, queues, _ in WORKERS for queue in queues}
+    by_queue: dict[str, list[NewSession]] = {}
+    for worker, _, queues, _ in WORKERS:
+        for queue in queues:
+            by_queue.setdefault(queue, []).append(sessions[worker])
 
-    async def claim(queue: str, count: int) -> list[Claim]:
-        one = by_queue[queue]
+    async def claim(queue: str, count: int, place: int = 0) -> list[Claim]:
+        one = by_queue[queue][place]
         params = ClaimParams(
             session=one.id, token=secrets.token_hex(16), queues=(queue,), limit=count, tasks=one.tasks
         )
@@ -262,9 +266,10 @@ async def _prepare(app: App, late: timedelta) -> dict[str, str]:
         found = await enqueue(queue, 12)
         await finish(await claim(queue, 12), JobState.COMPLETED, "completed", result='{"ok":true}')
         ids.setdefault("completed", found[0])
-    for queue, count in (("payments", 20), ("mail", 9), ("media", 14), ("reports", 4)):
+    for queue, count in (("payments", 24), ("mail", 9), ("media", 14), ("reports", 4)):
         found = await enqueue(queue, count)
-        await claim(queue, count)
+        for place in range(len(by_queue[queue])):
+            await claim(queue, count // len(by_queue[queue]), place)
         ids.setdefault("running", found[0])
     ids["scheduled"] = (await enqueue("reports", 2, delay="47m"))[0]
     cancelled = (await enqueue("mail", 1))[0]

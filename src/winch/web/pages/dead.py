@@ -6,7 +6,7 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from winch.web.api.queues import marks_for, start_replay, visible_groups
 from winch.web.draw.frames import blocks
 from winch.web.draw.sparks import trend
 from winch.web.pages.base import go, link, one, page, part
-from winch.web.pages.show import short_name
+from winch.web.pages.show import short_name, zone
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
@@ -225,11 +225,12 @@ async def act(call: WebCall) -> Response:
 async def _replay(call: WebCall, fingerprint: str, action: str) -> Response:
     form = call.body
     patch = _patch(one(form, "patch"))
-    since = one(form, "since")
+    since, until = died(one(form, "since"))
     attempts = one(form, "attempts")
     body = ReplayBody(
         group=fingerprint,
-        since=None if since is None else datetime.now(UTC) - parse_duration(since, "since"),
+        since=since,
+        until=until,
         rate=one(form, "rate"),
         patch=patch,
         attempts=None if attempts is None else parse_int(attempts, "attempts", least=1, most=1000),
@@ -247,6 +248,27 @@ async def _replay(call: WebCall, fingerprint: str, action: str) -> Response:
     return await group_page(
         call, {"done": done, "takes": takes, "diff": await _diff(call, fingerprint, patch)}
     )
+
+
+def died(text: str | None) -> tuple[datetime | None, datetime | None]:
+    """When the jobs died that are meant: within a length of time, today, yesterday or on a day, as days
+    are in the zone of the page."""
+    if text is None:
+        return None, None
+    midnight = datetime.now(zone()).replace(hour=0, minute=0, second=0, microsecond=0)
+    if text == "today":
+        return midnight, None
+    if text == "yesterday":
+        return _midnight(midnight.date() - timedelta(days=1)), midnight
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return datetime.now(UTC) - parse_duration(text, "died"), None
+    return _midnight(day), _midnight(day + timedelta(days=1))
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), zone())
 
 
 def _per_second(rate: str | None) -> float | None:

@@ -125,6 +125,7 @@
     if (event.target.matches("#tick-all, td.c-tick input, td.tick input")) count();
     if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
     if (event.target.id === "keys-off") kept.set("keys", event.target.checked ? "off" : "on");
+    if (event.target.matches("input[data-kept]")) kept.set(event.target.dataset.kept, event.target.checked ? "on" : "off");
   });
   let lastTick = null;
   document.addEventListener("click", (event) => {
@@ -252,6 +253,7 @@
     }
   });
   by("help-toggle")?.addEventListener("click", () => by("help").showModal());
+  document.querySelectorAll("input[data-kept]").forEach((box) => { box.checked = kept.get(box.dataset.kept) !== "off"; });
   if (by("keys-off")) by("keys-off").checked = kept.get("keys") === "off";
   if (by("bulk")) count();
 })();
