@@ -209,7 +209,7 @@ def _tenant_out(
         dead=dead[name],
         started=number,
         wait_seconds=seconds / number if number else None,
-        spent_seconds=round(spent.get(name, 0.0), 3),
+        spent_seconds=round(spent.get(name, 0.0), 6),
     )
 
 

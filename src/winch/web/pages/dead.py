@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from winch.areas.dead_groups import MARKS, NO_MARK
 from winch.areas.replay import merged
-from winch.core.errors import WinchError
+from winch.core.errors import ConfigError, WinchError
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values import codec
@@ -241,12 +241,14 @@ async def _replay(call: WebCall, fingerprint: str, action: str) -> Response:
     done = await start_replay(call, body)
     if action != "preview":
         return go(call, f"/operations/{part(done.id)}")
+    if done.state == "failed":
+        raise Problem("invalid", done.note or "the jobs cannot be replayed like this")
     call.is_preview = True
     rate = one(form, "rate")
     pace = _per_second(rate)
     takes = (done.matched - done.refused) / pace if pace else None
     return await group_page(
-        call, {"done": done, "takes": takes, "diff": await _diff(call, fingerprint, patch)}
+        call, {"done": done, "takes": takes, "diff": await _diff(call, fingerprint, patch, since, until)}
     )
 
 
@@ -263,8 +265,22 @@ def died(text: str | None) -> tuple[datetime | None, datetime | None]:
     try:
         day = date.fromisoformat(text)
     except ValueError:
+        pass
+    else:
+        return _midnight(day), _midnight(day + timedelta(days=1))
+    try:
         return datetime.now(UTC) - parse_duration(text, "died"), None
-    return _midnight(day), _midnight(day + timedelta(days=1))
+    except ConfigError:
+        raise ConfigError(
+            "died must be today, yesterday, a day like 2026-03-01 or a length of time like 24h, "
+            f"got {text!r}"
+        ) from None
+
+
+def is_between(moment: datetime | None, since: datetime | None, until: datetime | None) -> bool:
+    if moment is None:
+        return False
+    return (since is None or moment >= since) and (until is None or moment < until)
 
 
 def _midnight(day: date) -> datetime:
@@ -287,13 +303,22 @@ def _patch(text: str | None) -> dict[str, Any] | None:
     return patch
 
 
-async def _diff(call: WebCall, fingerprint: str, patch: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """What the patch changes in the newest job of the group, line by line."""
+async def _diff(
+    call: WebCall,
+    fingerprint: str,
+    patch: dict[str, Any] | None,
+    since: datetime | None,
+    until: datetime | None,
+) -> list[tuple[str, str]]:
+    """What the patch changes in the newest job that it is for, line by line."""
     if patch is None:
         return []
     wanted = search.Search(JobFilter(states=(JobState.DEAD,), fingerprint=fingerprint))
-    found = await call.site.search(call.access, wanted, limit=1)
-    before = shown(call.site.client.revealed(found.jobs[0]).args) if found.jobs else {}
+    found = await call.site.search(call.access, wanted, limit=SAMPLED)
+    sample = next((job for job in found.jobs if is_between(job.finished_at, since, until)), None)
+    if sample is None:
+        return []
+    before = shown(call.site.client.revealed(sample).args)
     return diff(before, merged(before, mask(patch)))
 
 

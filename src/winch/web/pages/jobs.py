@@ -197,12 +197,13 @@ async def _views(call: WebCall) -> list[View]:
 
 async def save_view(call: WebCall) -> Response:
     """Keep a search under a name, or remove the one of this name."""
-    name, q = one(call.body, "name") or "", one(call.body, "q") or ""
+    gone = one(call.body, "remove")
+    name, q = gone or one(call.body, "name") or "", one(call.body, "q") or ""
     if not 0 < len(name) <= 60 or not name.isprintable():
         raise Problem("invalid", "a view needs a name of at most 60 characters")
     driver = call.site.driver
     key = call.by + "\x1f" + name
-    if one(call.body, "action") == "remove":
+    if gone is not None:
         await driver.arun(driver.kv_delete(VIEWS, [key]))
         call.note(name, action="remove")
         return go(call, "/jobs", q=q, did="view-removed")
