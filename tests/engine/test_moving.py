@@ -257,15 +257,20 @@ def test_a_producer_takes_back_the_hold_of_a_mover_that_died(pair: Pair) -> None
     route = pair.mover.begin(None)
     pair.mover._change(route, route.changed(step=MoveStep.HELD))
     stored: list[str] = []
-    producer = threading.Thread(target=lambda: stored.append(pair.plain.enqueue(1).id))
+    plain_one = pair.plain.enqueue(1).id
+    there = pair.mover.route()
+    assert there is not None
+    assert there.step is MoveStep.HELD, "a plain job waits for nothing"
+    keyed = pair.plain.using(unique="k")
+    producer = threading.Thread(target=lambda: stored.append(keyed.enqueue(2).id))
     producer.start()
     producer.join(30)
-    assert pair.ids(pair.source) == set(stored)
+    assert pair.ids(pair.source) == {plain_one, *stored}
     there = pair.mover.route()
     assert there is not None
     assert there.step is MoveStep.ANNOUNCED
     pair.mover.drain(pair.mover.advance(there))
-    assert pair.ids(pair.target) == set(stored)
+    assert pair.ids(pair.target) == {plain_one, *stored}
 
 
 def test_a_producer_that_names_another_target_stays(pair: Pair, tmp_path: Path) -> None:

@@ -80,9 +80,7 @@ class RedisClusterDriver(RedisDriver):
         gates = ClusterGateVerbs(base, fan_out, handover)
         plain_reads = ReadVerbs(base, gates)
         reads = ClusterReadVerbs(plain_reads, base, fan_out, handover, route, gates)
-        spread = ClusterEnqueueVerbs(
-            enqueue, fan_out, plain_reads, reads, route, base.replicated, homes
-        )
+        spread = ClusterEnqueueVerbs(enqueue, fan_out, plain_reads, reads, route, base.replicated, homes)
         self._adopt(
             Families(
                 enqueue=spread,
