@@ -144,7 +144,9 @@ class KeyMoveModel:
             opened = state._replace(way=comes, is_held=False, mover="carrying", turns=state.turns + 1)
             yield Step("the route is open", opened)
             yield Step(
-                "a producer takes the hold back", state._replace(is_held=False, mover="idle"), is_help=True
+                "a producer takes the hold back",
+                state._replace(is_held=False, mover="idle"),
+                is_help=True,
             )
         elif state.mover == "carrying":
             if state.jobs[comes]:  # new jobs go to `way`, so what is carried is in the other store
