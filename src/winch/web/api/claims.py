@@ -85,13 +85,12 @@ async def job_to_run(app: App, claim: Claim) -> dict[str, Any] | Outcome:
     args = unseal(keys, args, job=claim.id, task=claim.task, field="args")
     if saved is not None:
         saved = unseal(keys, saved, job=claim.id, task=claim.task, field="checkpoint")
-    given = _Given()
+    value: Any = None
     if INPUTS_HEADER in claim.headers:
-        task: Any = app.tasks.get(claim.task) if claim.task in app.tasks else given
-        found = await with_inputs(lambda: app.driver, claim, task, args, keys)
-        if not isinstance(found, str):
+        found = await with_input(app, claim, args)
+        if not isinstance(found, tuple):
             return found
-        args = found
+        args, value = found
     return {
         "id": claim.id,
         "task": claim.task,
@@ -105,8 +104,17 @@ async def job_to_run(app: App, claim: Claim) -> dict[str, Any] | Outcome:
         "expires_at": claim.expires_at,
         "headers": claim.headers,
         "checkpoint": None if saved is None else _readable(saved, "checkpoint"),
-        "input": given.value,
+        "input": value,
     }
+
+
+async def with_input(app: App, claim: Claim, args: str) -> tuple[str, Any] | Outcome:
+    """The arguments of a member of a flow, and what it takes from those before it where this server does
+    not know the task; or its outcome, where it does not run now."""
+    given = _Given()
+    task: Any = app.tasks.get(claim.task) if claim.task in app.tasks else given
+    found = await with_inputs(lambda: app.driver, claim, task, args, app.runtime.keys())
+    return (found, given.value) if isinstance(found, str) else found
 
 
 async def long_poll(
