@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
+	"strings"
 	"time"
 )
 
@@ -94,6 +95,15 @@ func Cancel(reason string) error { return &outcome{"cancel", 0, reason} }
 type Named interface {
 	error
 	ErrorName() string
+}
+
+// chainOf shows an error in full: with its stack, if it has one, and each error that it wraps.
+func chainOf(err error) string {
+	lines := []string{fmt.Sprintf("%T: %+v", err, err)}
+	for inner := errors.Unwrap(err); inner != nil && len(lines) < 20; inner = errors.Unwrap(inner) {
+		lines = append(lines, fmt.Sprintf("wraps %T: %v", inner, inner))
+	}
+	return strings.Join(lines, "\n")
 }
 
 func nameOf(err error) string {

@@ -78,7 +78,7 @@ func ofStruct(kind reflect.Type, inside []reflect.Type) Schema {
 	for _, field := range reflect.VisibleFields(kind) {
 		tag, _ := field.Tag.Lookup("json")
 		name, options, _ := strings.Cut(tag, ",")
-		if !field.IsExported() || tag == "-" || (field.Anonymous && name == "") || len(field.Index) > 1 && field.Anonymous {
+		if !field.IsExported() || tag == "-" || field.Anonymous && name == "" {
 			continue
 		}
 		if name == "" {

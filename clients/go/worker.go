@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -180,6 +182,17 @@ func (w *Worker) Run(ctx context.Context) error {
 	waits.Wait()
 	w.session.end()
 	return nil
+}
+
+// RunUntilSignal is Run until SIGTERM or SIGINT. A second signal ends the process at once.
+func (w *Worker) RunUntilSignal() error {
+	ctx, again := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer again()
+	go func() {
+		<-ctx.Done()
+		again()
+	}()
+	return w.Run(ctx)
 }
 
 // drain waits for running jobs, as long as their grace lasts.
@@ -394,7 +407,7 @@ func (w *Worker) outcome(ctx context.Context, job *Job) (ended end) {
 	case err != nil && errors.Is(err, context.Canceled) && job.Stopped() != "":
 		ended.fields["outcome"], ended.fields["has_started"] = "release", true
 	case err != nil:
-		ended.fails(nameOf(err), err.Error(), "")
+		ended.fails(nameOf(err), err.Error(), chainOf(err))
 	default:
 		text, err := json.Marshal(value)
 		if err != nil {
