@@ -17,6 +17,7 @@ from tests.engine.worker_kit import until
 from tests.tools import program
 from tests.web.server import serving
 from winch import App, InvalidPayload
+from winch.remote import RemoteClient, RemoteError
 from winch.web.tokens import Tokens
 
 SDK = ROOT / "clients" / "go"
@@ -93,16 +94,15 @@ def test_a_task_declared_without_code(tmp_path: Path) -> None:
     with pytest.raises(InvalidPayload, match="order"):
         mail.enqueue()
     # The server does not know the app's declaration: only what the worker publishes.
-    with serving(App(f"sqlite:///{tmp_path / 'winch.db'}")) as address:
+    with serving(App(f"sqlite:///{tmp_path / 'winch.db'}"), grace=3) as address:
         with worker(app, address, tmp_path):
             jobs = [mail.enqueue(order=n) for n in range(20)]
             assert [job.result("30s") for job in jobs] == [f"order {n} confirmed" for n in range(20)]
-            from winch.remote import RemoteClient, RemoteError
-
             remote = RemoteClient(address)
             assert remote.result(remote.enqueue("shop.mail", {"order": 7})) == "order 7 confirmed"
             with pytest.raises(RemoteError, match=r"args\.order must be integer, got string") as refused:
                 remote.enqueue("shop.mail", {"order": "seven"})
             assert refused.value.status == 422
+            remote.close()
         until(lambda: app.workers.list() == [], "the end of the worker's session")
     app.close()
