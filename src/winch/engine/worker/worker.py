@@ -57,6 +57,11 @@ from winch.storage.protocol import Driver
 LEAST_CLEAN_UP, MOST_CLEAN_UP = 0.4, 5.0
 
 
+def worker_name() -> str:
+    """What pages call the worker in this process."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """How one worker runs. Seconds on the monotonic clock."""
@@ -136,7 +141,7 @@ class Worker:
                 config.process_command, config.process_store, config.max_jobs, config.max_memory
             )
         )
-        self.tally: Tally = Tally(os.urandom(8).hex())
+        self.tally: Tally = Tally(os.urandom(8).hex(), worker_name())
         runtime.counted = self.tally.enqueued
         # A started job has a place on its supervisor's page until the store knows of its end.
         places = None if started is None else StartedPlaces(started, config.kill_after)
@@ -307,7 +312,7 @@ class Worker:
     async def _new_session(self) -> None:
         session = NewSession(
             id=random_id(self._entropy(16)),
-            worker=f"{socket.gethostname()}-{os.getpid()}",
+            worker=worker_name(),
             host=socket.gethostname(),
             pid=os.getpid(),
             release=self._config.release,
