@@ -222,6 +222,7 @@ export class Worker {
     this.#log("the session has ended; its jobs are another worker's");
     for (const context of this.#running.values()) context.stop("lost");
     this.#running.clear();
+    this.#cutClaim.abort(); // it waits for jobs of the session that has ended
     this.#changed();
   }
 
