@@ -57,12 +57,36 @@ class MoveStep(StrEnum):
         return self is not MoveStep.ANNOUNCED
 
 
+class Scope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What moves: all, some queues, or the jobs of a tenant in all queues."""
+
+    queues: tuple[str, ...] = ()
+    tenant: str | None = None
+
+    @property
+    def is_all(self) -> bool:
+        return not self.queues and self.tenant is None
+
+    def covers(self, queue: str, tenant: str | None) -> bool:
+        if self.tenant is not None and tenant != self.tenant:
+            return False
+        return not self.queues or queue in self.queues
+
+    def __str__(self) -> str:
+        if self.tenant is not None:
+            return f"tenant {self.tenant!r}"
+        names = ", ".join(map(repr, self.queues))
+        return f"queue{'s' if len(self.queues) > 1 else ''} {names}" if names else "everything"
+
+
+ALL = Scope()
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The record. `nonce` differs in every version of it and stands first, so that a swap names one
     version. `target` is the id that the mover has given to the target store.
 
     - `epoch`: the number that fenced enqueues give: see docs/protocol/move.md.
-    - `queue`: the only queue that moves; None: all.
     - `paused`, `target_paused`: the queues that people had paused, with their reasons.
     - `limits`: the limits that the target holds shut, with what was set there before.
     """
@@ -73,7 +97,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: str
     address: str
     epoch: int = 0
-    queue: str | None = None
+    scope: Scope = ALL
     paused: dict[str, str | None] = {}
     limits: tuple[str, ...] = ()
     final_too: bool = False
@@ -81,9 +105,6 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def changed(self, **fields: object) -> Route:
         """The next version."""
         return msgspec.structs.replace(self, nonce=secrets.token_hex(8), **fields)
-
-    def covers(self, queue: str) -> bool:
-        return self.queue is None or self.queue == queue
 
     @property
     def text(self) -> str:
