@@ -105,7 +105,7 @@ def a_job_that_others_may_wait_for_stays(bench: Bench) -> None:
 
 def a_family(bench: Bench) -> tuple[str, list[str], str]:
     """The key of two members, their ids, and one that waits for them."""
-    flow = bench.draw()
+    flow = bench.new_id()
     key = all_key(members_prefix(flow, "m"))
     inputs = msgspec.json.encode(Inputs(flow, (Edge("m", 2),))).decode()
     members = [
@@ -125,7 +125,7 @@ def a_family_leaves_and_comes_whole(bench: Bench) -> None:
     assert out(bench, 1, *members, last) == NO_PARCEL
     assert out(bench, 2, *members, last, is_whole=True) == NO_PARCEL, "a member runs"
     bench.complete(claim)
-    assert out(bench, 3, *members, last, bench.draw(), is_whole=True) == NO_PARCEL, "one is not there"
+    assert out(bench, 3, *members, last, bench.new_id(), is_whole=True) == NO_PARCEL, "one is not there"
     parcel = out(bench, 4, *members, last, is_whole=True)
     assert {job.id for job in parcel.jobs} == {*members, last}
     assert bench.find(*members, last) == [None] * 3
@@ -143,12 +143,12 @@ def members_that_came_are_waited_for(bench: Bench) -> None:
     assert come(bench, 1, *parcel.jobs)
     claims = {claim.id: claim for claim in bench.claim(limit=9)}
     assert set(claims) == {*members, last}
-    bench.finish(claims[last], JobState.BLOCKED, "waited", waits=(Wait(key),), counts=False)
+    bench.finish(bench.outcome(claims[last], JobState.BLOCKED, waits=(Wait(key),), counts=False))
     for member in members:
-        bench.unblock()
+        bench.call(bench.driver.unblock(now=bench.now))
         assert bench.claim(limit=9) == []
         bench.complete(claims[member])
-    bench.unblock()
+    bench.call(bench.driver.unblock(now=bench.now))
     assert [claim.id for claim in bench.claim(limit=9)] == [last]
 
 
