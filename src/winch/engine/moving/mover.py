@@ -22,6 +22,7 @@ from winch.engine.moving.route import (
     IDLE_LAG,
     LOCK,
     LONGEST_HOLD,
+    PROTOCOL,
     ROUTE,
     STORE,
     MoveRecords,
@@ -82,9 +83,10 @@ class Mover:
             nonce=secrets.token_hex(8),
             move=secrets.token_hex(4),
             step=MoveStep.ANNOUNCED,
-            target=self._target_id(),
+            store=self._target_id(),
             address=self.target.describe(),
             epoch=max(there.epoch, self._records(self.source).epoch) + 1,
+            protocol=PROTOCOL,
             scope=scope,
             final_too=final_too,
         )
@@ -104,7 +106,7 @@ class Mover:
 
     def check_target(self, route: Route) -> None:
         """Refuse another store than that of the move."""
-        if self._records(self.target).store != route.target:
+        if self._records(self.target).store != route.store:
             raise ConfigError(
                 f"{route.scope} moves to {route.address}, which is not {self.target.describe()}"
             )

@@ -26,6 +26,10 @@ IDLE_LAG, LAG = 1.0, 0.03
 LONGEST_HOLD = 0.1
 
 
+# What producers of this release keep; one that reads a higher number stores nothing.
+PROTOCOL = 2
+
+
 class MoveStep(StrEnum):
     """How far a move is. `back` ones lead from the target to the source again."""
 
@@ -84,8 +88,9 @@ ALL = Scope()
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The record. `nonce` differs in every version of it and stands first, so that a swap names one
-    version. `target` is the id that the mover has given to the target store.
+    version. `store` is the id that the mover has given to the target.
 
+    - `protocol`: what producers must keep.
     - `epoch`: the number that fenced enqueues give: see docs/protocol/move.md.
     - `paused`, `target_paused`: the queues that people had paused, with their reasons.
     - `limits`: the limits that the target holds shut, with what was set there before.
@@ -94,8 +99,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nonce: str
     move: str
     step: MoveStep
-    target: str
+    store: str
     address: str
+    protocol: int
     epoch: int = 0
     scope: Scope = ALL
     paused: dict[str, str | None] = {}
@@ -133,11 +139,17 @@ def read_routes(records: list[KvRecord]) -> MoveRecords:
         try:
             route = msgspec.json.decode(bodies[ROUTE], type=Route)
         except msgspec.ValidationError as error:
-            raise ConfigError(
-                f"a move is under way that a later release of Winch has begun ({error}); upgrade here"
-            ) from error
+            raise _later(str(error)) from error
+        if route.protocol > PROTOCOL:
+            raise _later(f"protocol {route.protocol}, here {PROTOCOL}")
     epoch = int(bodies.get(EPOCH, "0")) if route is None else route.epoch
     return MoveRecords(route, bodies.get(STORE), epoch)
+
+
+def _later(why: str) -> ConfigError:
+    return ConfigError(
+        f"a move is under way that another release of Winch has begun ({why}); upgrade this process"
+    )
 
 
 def look(driver: Driver) -> Operation[MoveRecords]:

@@ -144,9 +144,9 @@ class RoutedDriver:
         if self._monotonic() - self._read_at >= (IDLE_LAG if route is None else LAG):
             began = self._monotonic()
             route, _, epoch = yield from sent_to(self.source, look(self.source))
-            if route is not None and route.target != self._is_target:
+            if route is not None and route.store != self._is_target:
                 _, self._is_target, _ = yield from sent_to(self.target, look(self.target))
-                if route.target != self._is_target:
+                if route.store != self._is_target:
                     self._warn(route)
                     route = None
             if route is None:
