@@ -20,6 +20,7 @@ from tests.model.gates import (
 from tests.model.handover import MoveDesign, MoveModel
 from tests.model.leases import LeaseDesign, LeaseModel
 from tests.model.moving import StoreMoveDesign, StoreMoveModel
+from tests.model.moving_families import FamilyDesign, FamilyModel
 from tests.model.moving_keys import KeyMoveDesign, KeyMoveModel
 from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
@@ -32,6 +33,7 @@ from tests.model.scopes import (
     BATCH_SCOPES,
     BY_THE_HUNDRED,
     COMMANDS,
+    FAMILY_MOVES,
     FIFO_CALLBACK,
     FIFO_CHAIN,
     FIFO_CLOCK,
@@ -225,6 +227,13 @@ HOLDS: tuple[Case, ...] = (
             ),
         )
         for scope in (STORE_MOVES, STORE_MOVE_OF_ONE)
+    ),
+    Case(
+        "the protocol",
+        FAMILY_MOVES.name,
+        None,
+        partial(explore, FamilyModel(FamilyDesign(), FAMILY_MOVES)),
+        ("adds a member", "leaves and comes", "the callback runs", "the flow is closed"),
     ),
     Case(
         "the protocol",
