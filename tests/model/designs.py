@@ -34,6 +34,7 @@ from tests.model.scopes import (
     BY_THE_HUNDRED,
     COMMANDS,
     FAMILY_MOVES,
+    FAMILY_OF_ONE,
     FIFO_CALLBACK,
     FIFO_CHAIN,
     FIFO_CLOCK,
@@ -228,12 +229,15 @@ HOLDS: tuple[Case, ...] = (
         )
         for scope in (STORE_MOVES, STORE_MOVE_OF_ONE)
     ),
-    Case(
-        "the protocol",
-        FAMILY_MOVES.name,
-        None,
-        partial(explore, FamilyModel(FamilyDesign(), FAMILY_MOVES)),
-        ("adds a member", "leaves and comes", "the callback runs", "the flow is closed"),
+    *(
+        Case(
+            "the protocol",
+            scope.name,
+            None,
+            partial(explore, FamilyModel(FamilyDesign(), scope)),
+            ("adds a member", "leaves and comes", "the callback runs", "the flow is closed"),
+        )
+        for scope in (FAMILY_MOVES, FAMILY_OF_ONE)
     ),
     Case(
         "the protocol",

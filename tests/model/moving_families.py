@@ -1,7 +1,7 @@
 """A flow that moves between two stores: two members, one that a member adds, and a callback after all.
 
-The producer stores the callback, which waits until the flow is closed, then the members in several calls,
-each where it has looked before. A member that runs may add one more. A callback that is claimed looks at
+The producer stores the callback, which waits until the flow is closed, then the members in several
+calls, each where it has looked before. A member that runs may add one more. A callback that is claimed looks at
 the members in its store: a live one makes it wait again. One that has moved arrives ready, whatever it
 waited for. The mover looks which jobs there are, and takes them in a later step.
 """
@@ -17,7 +17,6 @@ from tests.model.explore import Rule, Step
 FIRST, SECOND, ADDED, CALLBACK = range(4)
 MEMBERS = (FIRST, SECOND, ADDED)
 ORDER = (CALLBACK, FIRST, SECOND)
-CLOSED = len(ORDER) + 1
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,11 @@ class FamilyDesign:
 @dataclass(frozen=True)
 class FamilyScope:
     name: str
+    calls: int = len(ORDER)  # so many calls of the producer; then it closes the flow
+
+    @property
+    def closed(self) -> int:
+        return self.calls + 1
 
 
 class Place(NamedTuple):
@@ -87,11 +91,11 @@ class FamilyModel:
             yield from self._moves(state)
 
     def _produces(self, state: FamilyState) -> Steps:
-        if state.next == CLOSED:
+        if state.next == self.scope.closed:
             return
-        if state.next == len(ORDER):
+        if state.next == self.scope.calls:
             jobs = tuple(place and place._replace(is_gated=False) for place in state.jobs)
-            yield Step("the flow is closed", state._replace(jobs=jobs, next=CLOSED))
+            yield Step("the flow is closed", state._replace(jobs=jobs, next=self.scope.closed))
             return
         if state.look < 0:
             led = int(state.is_open)
@@ -118,8 +122,10 @@ class FamilyModel:
             here = [one for one in known if one is not None and one.store == place.store]
             if any(not one.is_final for one in here):
                 return  # it waits again
-            breaches = ()
-            if state.next < CLOSED or any(one is not None and not one.is_final for one in known):
+            breaches: tuple[Rule, ...] = ()
+            if state.next < self.scope.closed or any(
+                one is not None and not one.is_final for one in known
+            ):
                 breaches = (Rule.EARLY,)
             elif len(here) < len(known):
                 breaches = (Rule.MOVE_GONE,)
@@ -127,10 +133,8 @@ class FamilyModel:
             yield Step("the callback runs", fired, breaches=breaches)
 
     def _moves(self, state: FamilyState) -> Steps:
-        there = {
-            job: place for job, place in enumerate(state.jobs) if place is not None and not place.store
-        }
-        is_closed = state.next == CLOSED or not self.design.waits_until_closed
+        there = {job: place for job, place in enumerate(state.jobs) if place and place.store == 0}
+        is_closed = state.next == self.scope.closed or not self.design.waits_until_closed
         if state.taken is None:
             if self.design.pauses_source and not state.is_paused:
                 yield Step("the source is paused", state._replace(is_paused=True))

@@ -38,7 +38,7 @@ def git(*words: str) -> bytes:
 
 
 def older(folder: Path, commit: str, number: str | None = None) -> dict[str, str]:
-    """The package of a commit, with this version: what a process of that release has in its environment."""
+    """The package of a commit under this version: what is set for a process of that release."""
     place = folder / commit
     with tarfile.open(fileobj=BytesIO(git("archive", commit, "src/winch"))) as packed:
         packed.extractall(place, filter="data")
