@@ -1,9 +1,9 @@
 """A flow that moves between two stores: two members, one that a member adds, and a callback after all.
 
 The producer stores the callback, which waits until the flow is closed, then the members in several
-calls, each where it has looked before. A member that runs may add one more. A callback that is claimed looks at
-the members in its store: a live one makes it wait again. One that has moved arrives ready, whatever it
-waited for. The mover looks which jobs there are, and takes them in a later step.
+calls, each where it has looked before. A member that runs may add one more. A callback that is claimed
+looks at the members in its store: a live one makes it wait again. One that has moved arrives ready,
+whatever it waited for. The mover looks which jobs there are, and takes them in a later step.
 """
 
 from __future__ import annotations
