@@ -68,13 +68,14 @@ async def list_page(call: WebCall) -> Response:
         rows=[
             row(session, usage.get(session.id), running.get(session.id, []), now) for session in shown
         ],
-        tiles=_tiles(live, lost, usage),
+        tiles=_tiles(shown, lost, usage),
+        is_full=bool(shown) and all(s.running >= s.slots for s in shown),
         lost=await _what_became(call, lost),
         ended=[s for s in mine if s.ended_at is not None and s not in lost][:MOST_ENDED],
         queues=queues,
         chosen=query.queue,
         opened=query.open,
-        sentence=_sentence(live, lost),
+        sentence=_sentence(shown, lost),
     )
 
 
