@@ -104,6 +104,25 @@ def test_the_page_of_a_late_queue_and_the_overview_agree(make_web: Callable[...,
     assert "Jobs wait" not in text_of(web.ask("GET", "/queues/mail", headers=HTML).text)
 
 
+def test_the_charts_of_a_queue_have_a_range(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite")
+    prepare(web.app)
+
+    def ended(query: str) -> int:
+        page = web.ask("GET", f"/queues/payments?{query}", headers=HTML).text
+        found = re.search(r"([\d,]+) attempts ended in ", text_of(page.replace('"', " ")))
+        assert found, page
+        return int(found[1].replace(",", ""))
+
+    now = int(datetime.now(UTC).timestamp())
+    hour, quarter = ended(""), ended("range=15m")
+    assert 0 < quarter < hour < ended("range=24h")
+    assert 0 < ended(f"from={now - 1800}&to={now - 900}") < hour
+    page = web.ask("GET", f"/queues/payments?from={now - 1800}&to={now - 900}", headers=HTML).text
+    assert "Back to the last hour" in page
+    assert 'aria-label="Charts" data-zoom' in page
+
+
 def test_charts_by_worker_and_the_time_of_tenants(make_web: Callable[..., Web]) -> None:
     """The books name the worker that ran the jobs."""
     web = make_web("sqlite")
