@@ -40,6 +40,10 @@ YESTERDAY = 100
 # So long a worker has to grow before its growth is told from a start.
 LEAK_SECONDS = 150
 ROOT = Path(__file__).parents[2]
+KEEP = os.environ.get("WINCH_TEST_TASK_SHOTS")
+SHOTS = None if KEEP is None else Path(KEEP).resolve()
+# The pictures do not name the machine on which they are taken.
+NAMED = "import socket\nsocket.gethostname = lambda: {name!r}\n"
 THUMBS = """
 import time
 import winch
@@ -83,10 +87,10 @@ class Operator:
     def shot(self) -> None:
         """Keep a picture of what is seen now, where the run keeps pictures."""
         self.is_shot = True
-        if folder := os.environ.get("WINCH_TEST_TASK_SHOTS"):
+        if SHOTS is not None:
             self.page.wait_for_timeout(400)
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            path = Path(folder) / f"{self.number:02}.jpg"
+            SHOTS.mkdir(parents=True, exist_ok=True)
+            path = SHOTS / f"{self.number:02}.jpg"
             self.page.screenshot(path=path, type="jpeg", quality=62)
 
     def click(self, target: Any) -> None:
@@ -149,7 +153,9 @@ def _flow(app: App) -> str:
 def shop(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Operator]:
     """The shop on its bad day, two real workers, of which one leaks, and a tab on the overview."""
     folder = tmp_path_factory.mktemp("shop")
-    url = f"sqlite:///{folder / 'shop.db'}"
+    there = Path.cwd()
+    os.chdir(folder)  # the pages show the path of the store
+    url = "sqlite:///shop.db"
     app = App(url)
     app.migrate()
     clock = MovableClock(folder, "yesterday")
@@ -158,7 +164,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Ope
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), clock.env.get("PYTHONPATH", "")])
     subprocess.run(
         [sys.executable, "-m", "tests.web.prepared", url, str(YESTERDAY)],
-        cwd=ROOT, env=environment, check=True,
+        cwd=folder, env=environment, check=True,
     )  # fmt: skip
     (folder / "thumbs.py").write_text(THUMBS.format(url=url))
 
@@ -180,12 +186,16 @@ def shop(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Ope
     prepare(app)
     with app.audit.actor("ada"):
         app.queues.pause("reports", reason="the warehouse is moving")
-    app.limits.set("limit:media.transcode", 9)
+        app.limits.set("limit:media.transcode", 9)
+    for queue in ("thumbs", "icons"):
+        (folder / queue).mkdir()
+        (folder / queue / "sitecustomize.py").write_text(NAMED.format(name=queue))
     workers = [
         subprocess.Popen(
             [Path(sys.executable).with_name("winch"), "worker", "-A", "thumbs:app", "-Q", queue,
              "--concurrency", "1"],
             cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=os.environ if SHOTS is None else {**os.environ, "PYTHONPATH": str(folder / queue)},
         )
         for queue in ("thumbs", "icons")
     ]  # fmt: skip
@@ -204,6 +214,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Ope
         for worker in workers:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
+        os.chdir(there)
     assert wrong == []
 
 
