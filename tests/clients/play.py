@@ -127,6 +127,7 @@ class _Play:
             "new_token": self._new_token,
             "revoke": self._revoke,
             "end_session": self._end_session,
+            "check": lambda step: _check(step["is"], step["check"], "value"),
             "pause": lambda step: time.sleep(seconds(step["pause"])),
             "set": lambda step: self._variables.update(step["set"]),
         }

@@ -70,8 +70,8 @@ class Handler:
         run: int,
         actions: Sequence[Mapping[str, Any]],
         about: Mapping[str, Any],
+        value: Any = None,
     ) -> Any:
-        value: Any = None
         facts = {
             "args": args,
             "attempt": ctx.attempt,
@@ -107,7 +107,7 @@ class Handler:
                 case "if":
                     is_so = resolved(given["value"], facts) == given["is"]
                     branch = given.get("then" if is_so else "else", [])
-                    value = self._act(ctx, args, run, branch, about)
+                    value = self._act(ctx, args, run, branch, about, value)
                 case other:
                     raise AssertionError(f"no action {other!r}")
         return value

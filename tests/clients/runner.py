@@ -125,6 +125,10 @@ class Runner:
         except subprocess.TimeoutExpired:
             self.signal(signal.SIGCONT)
         self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                assert pipe is not None
+                pipe.close()
         self._stderr.close()
 
     def log(self) -> str:

@@ -15,7 +15,7 @@ class ScenarioError(Exception):
 
 def filled(value: Any, variables: Mapping[str, Any]) -> Any:
     """The value with `${name}` and `${name.field}` replaced. A text that is one variable becomes its
-    value, of whatever type."""
+    value, of whatever type; `{"$repeat": ["x", 1000]}` becomes a long text."""
     if isinstance(value, str):
         whole = _VARIABLE.fullmatch(value)
         if whole is not None:
@@ -24,6 +24,9 @@ def filled(value: Any, variables: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         return [filled(one, variables) for one in value]
     if isinstance(value, dict):
+        if list(value) == ["$repeat"]:
+            text, times = value["$repeat"]
+            return str(text) * int(times)
         return {filled(name, variables): filled(one, variables) for name, one in value.items()}
     return value
 

@@ -143,6 +143,7 @@ class RemoteWorker:
         self._stopping = threading.Event()
         self._quiet = threading.Event()
         self._over = threading.Event()
+        self._claimer: int | None = None  # the thread whose claim waits
         self._key = ""
         self._beat_every = 1.0
         self._answers: list[dict[str, str]] = []
@@ -178,6 +179,13 @@ class RemoteWorker:
         """Claim nothing more; `run` returns when running jobs have ended. From any thread, or a signal
         handler."""
         self._stopping.set()
+        self._cut_claim()
+
+    def _cut_claim(self) -> None:
+        """End a claim that waits. What the server takes meanwhile goes back with the next heartbeat."""
+        claimer = self._claimer
+        if claimer is not None:
+            self._client.interrupt(claimer)
 
     def run(self, *, burst: bool = False, grace: float = 30.0) -> None:
         """Work until stopped; with `burst` until the queues are empty. Running jobs get `grace` seconds
@@ -282,6 +290,7 @@ class RemoteWorker:
         match order["do"]:
             case "quiet":
                 self._quiet.set()
+                self._cut_claim()
             case "resume":
                 self._quiet.clear()
             case "stop" | "drain":
@@ -311,8 +320,9 @@ class RemoteWorker:
             try:
                 jobs = self._claim(free, 0.0 if burst else POLL)
             except RemoteError as error:
-                log.warning("claim: %s", error)
-                self._stopping.wait(0.5)
+                if not self._stopping.is_set() and not self._quiet.is_set():
+                    log.warning("claim: %s", error)
+                    self._stopping.wait(0.5)
             finally:
                 for _ in range(free - len(jobs)):
                     self._free.release()
@@ -324,13 +334,17 @@ class RemoteWorker:
         with self._lock:
             self._claiming.add(token)
         body = {"max": most, "wait": f"{int(wait)}s", "claim": token}
+        self._claimer = threading.get_ident()
         try:
+            if self._stopping.is_set():  # after the line above: stop() finds either
+                return []
             # Never repeated: what a lost reply took, the next heartbeat lists.
             jobs: list[Any] = self.ask("/claim", body, patience=0, wait=wait)["jobs"]
             contexts = [RemoteContext(self, job) for job in jobs]
             with self._lock:
                 self._running.update((_pair(context.ref), context) for context in contexts)
         finally:
+            self._claimer = None
             with self._lock:
                 self._claiming.discard(token)
         for context in contexts:
