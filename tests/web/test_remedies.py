@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -157,6 +158,40 @@ def test_when_dead_jobs_died_is_a_day_of_the_pages_zone() -> None:
             died("last week")
     finally:
         show.ZONE.reset(token)
+
+
+def test_a_preview_of_a_slow_count_does_not_say_0(
+    make_web: Callable[..., Web], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = make_web("sqlite")
+    op = Operator(web)
+    op.kill(1, 2)
+    group = web.app.dead.groups()[0].fingerprint
+    monkeypatch.setattr("winch.web.pages.dead.PREVIEW_WAIT", 0.0)
+    page = op.asks(f"/dead/{group}", action="preview", rate="50/s")
+    assert "The group is large, and the count goes on" in page
+    assert "Replay what matches" in page
+    assert "Replay 0 jobs" not in page
+
+
+def test_a_preview_counts_by_large_pages_whatever_the_pace(make_web: Callable[..., Web]) -> None:
+    """A slow pace means small batches; a count has none."""
+    web = make_web("memory")
+    op = Operator(web)
+    op.kill(*range(40))
+    group = web.app.dead.groups()[0].fingerprint
+    driver = web.app.ready()
+    asked = 0
+    list_jobs = driver.list_jobs
+
+    def counted(*args: Any, **more: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return list_jobs(*args, **more)
+
+    driver.list_jobs = counted  # type: ignore[method-assign]
+    assert web.app.dead.replay(group=group, rate="1/s", dry_run=True).matched == 40
+    assert asked == 1
 
 
 def test_a_preview_that_cannot_be_carried_out_says_why(make_web: Callable[..., Web]) -> None:
