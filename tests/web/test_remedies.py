@@ -93,6 +93,17 @@ def test_a_late_queue_says_why() -> None:
     assert reasons(held)[0] == ("40 of its jobs wait at a limit", "See the limits")
 
 
+def test_the_queue_that_is_later_comes_first() -> None:
+    found = health_of(
+        queues=(queue("a", 30, 70), queue("b", 90, 252)), sessions=(session("w", "a", "b"),), groups=(),
+        recent=Series(MINUTE, 0, [{}]), alerts=(), rules=AlertRules(), now=NOW, link=link,
+    )  # fmt: skip
+    assert [one.what for one in found.findings] == [
+        "b is late: 4 m 12 s, objective 1 m",
+        "a is late: 1 m 10 s, objective 1 m",
+    ]
+
+
 def test_the_page_of_a_late_queue_and_the_overview_agree(make_web: Callable[..., Web]) -> None:
     web = make_web("sqlite")
     prepare(web.app)
