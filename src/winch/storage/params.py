@@ -387,6 +387,9 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     pause_reason: str | None = None
     oldest_ready_at: datetime | None = None
     sessions: int = 0
+    inexact: frozenset[JobState] = frozenset()
+    """States whose number in `counts` is not exact: their jobs were counted up to a cap, or some seconds
+    ago."""
 
 
 class Depth(msgspec.Struct, frozen=True):

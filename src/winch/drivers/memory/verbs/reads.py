@@ -139,7 +139,7 @@ class ReadVerbs:
 
         return verb("counts", body, is_read=True)
 
-    def queues(self) -> Verb[list[QueueInfo]]:
+    def queues(self, *, cap: int | None = None) -> Verb[list[QueueInfo]]:
         def body() -> list[QueueInfo]:
             serving = Counter(
                 queue

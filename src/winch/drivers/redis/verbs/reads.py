@@ -215,7 +215,7 @@ class ReadVerbs:
 
         return Verb("counts", body, is_read=True)
 
-    def queues(self) -> Verb[list[QueueInfo]]:
+    def queues(self, *, cap: int | None = None) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
             rows, claims, sessions = yield self._call("queues", look=LOOK)
             running = Counter(map(read_queue_of, claims))
