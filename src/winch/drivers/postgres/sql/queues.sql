@@ -111,6 +111,7 @@ ready AS (
             SELECT
             FROM {schema}.job
             WHERE job.filed = 'ready' AND job.gate IS NULL AND job.state = 'ready' AND job.queue = plain.queue
+            ORDER BY job.sort_key -- the planner would read the table
             LIMIT :cap
         ) AS part
     ) AS counted
@@ -135,6 +136,7 @@ ready AS (
             FROM {schema}.job
             WHERE job.filed = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NULL AND job.state = 'ready'
                 AND job.queue = gated.queue
+            ORDER BY job.sort_key
             LIMIT :cap
         ) AS part
     ) AS counted
@@ -160,6 +162,7 @@ ready AS (
             FROM {schema}.job
             WHERE job.filed = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NOT NULL AND job.state = 'ready'
                 AND job.queue = tenanted.queue
+            ORDER BY job.tenant
             LIMIT :cap
         ) AS part
     ) AS counted
@@ -191,11 +194,11 @@ counted AS MATERIALIZED (
     GROUP BY job.queue
     UNION ALL
     SELECT blocked.queue, 'blocked', count(*), NULL
-    FROM (SELECT queue FROM {schema}.job WHERE filed = 'blocked' LIMIT :cap) AS blocked
+    FROM (SELECT queue FROM {schema}.job WHERE filed = 'blocked' ORDER BY gate LIMIT :cap) AS blocked
     GROUP BY blocked.queue
     UNION ALL
     SELECT due.queue, due.filed, count(*), NULL
-    FROM (SELECT queue, filed FROM {schema}.job WHERE filed IN ('scheduled', 'retrying') LIMIT :cap) AS due
+    FROM (SELECT queue, filed FROM {schema}.job WHERE filed IN ('scheduled', 'retrying') ORDER BY run_at LIMIT :cap) AS due
     GROUP BY due.queue, due.filed
 ),
 served AS MATERIALIZED (
