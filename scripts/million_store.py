@@ -1,9 +1,9 @@
-"""A store with very many jobs, as a shop has it after some weeks: for `million.py` and the pictures of it.
+"""A store with very many jobs, as a shop has it after some weeks: for `million.py` and its pictures.
 
 Of a million jobs 60 % are ready in eight queues, 30 % have completed, 5 % are scheduled, 2 % wait to be
-retried, 2 % belong to 500 tenants, and 1 % have died of 200 causes. Some wait at a limit or hold a unique
-key. Beside them are what pages read: the roll-ups of four workers for a day of minutes and a month of
-hours, flows, schedules, operations, and an audit.
+retried, 2 % belong to 500 tenants, and 1 % have died of 200 causes. Some wait at a limit or hold a
+unique key. Beside them are what pages read: the roll-ups of four workers for a day of minutes and a
+month of hours, flows, batches, schedules, and an audit.
 
 Jobs go through the store's own verbs. The roll-ups are written as workers would have written them.
 """
@@ -26,7 +26,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.observe.throughput import HOUR, MINUTE, Span, TaskRate
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import ClaimParams, Finish, NewSession
-from winch.web.pages.figures import BACKLOG, QueueSample, Sample
+from winch.web.samples import QueueSample, Sample, lines_of
 
 BATCH = 10_000
 QUEUES = tuple(f"q{number}" for number in range(8))
@@ -35,6 +35,7 @@ CAUSES = 200
 KEYS = 1000
 WORKERS = 4
 FLOWS = 40
+BATCHES = 10
 SCHEDULES = 30
 MARK = "million"
 TRACEBACK = """Traceback (most recent call last):
@@ -83,6 +84,7 @@ def fill(app: App, tasks: dict[str, Any], wanted: int) -> None:
     _say(f"{ends:,} jobs to be run", began)
     _run(app, dead, completed, retrying)
     _say(f"{ends:,} jobs run", began)
+    _flows(app, tasks)
     _enqueue(app, tasks, range(ends, wanted - wanted // 20 - wanted // 50), None)
     _say("ready jobs stored", began)
     for start in range(0, wanted // 20, BATCH):
@@ -93,11 +95,9 @@ def fill(app: App, tasks: dict[str, Any], wanted: int) -> None:
         app.enqueue_many(
             calls[(n * n) % TENANTS].bind(n) for n in range(start, min(start + BATCH, wanted // 50))
         )
-    app.enqueue_many(
-        tasks["add"].using(queue="q9", unique=f"key-{n}").bind(n) for n in range(KEYS)
-    )
+    app.enqueue_many(tasks["add"].using(queue="q9", unique=f"key-{n}").bind(n) for n in range(KEYS))
     app.enqueue_many(tasks["limited"].bind(n, who=f"user-{n % 20}") for n in range(KEYS))
-    _beside(app, tasks)
+    _beside(app)
     books = _books(time.time())
     for start in range(0, len(books), 200):
         driver.run(driver.kv_put(books[start : start + 200]))
@@ -162,13 +162,20 @@ def _failed(claim: Claim, number: int, to: JobState) -> Finish:
     )  # fmt: skip
 
 
-def _beside(app: App, tasks: dict[str, Any]) -> None:
-    """Flows, schedules, limits, sessions, and an audit of what was done."""
+def _flows(app: App, tasks: dict[str, Any]) -> None:
+    """Flows and batches; most of the jobs are stored after them."""
     for number in range(FLOWS):
         made = winch.flow(f"import {number}")
         first = [made.add(tasks["add"].bind(n)) for n in range(8)]
         made.add(tasks["add"].bind(number), after=first)
         made.enqueue()
+    for number in range(BATCHES):
+        with winch.batch(f"mailing {number}", on_complete=tasks["add"].bind(number)) as mailing:
+            mailing.enqueue(*[tasks["add"].bind(n) for n in range(20)])
+
+
+def _beside(app: App) -> None:
+    """Schedules, limits, sessions, and an audit of what was done."""
     for number in range(SCHEDULES):
         app.schedules.add(f"report {number}", task="shop.add", cron=f"{number} 2 * * *", args={"n": 1})
     for number in range(60):
@@ -196,17 +203,18 @@ def _books(now: float) -> list[KvRecord]:
     for span, count in ((MINUTE, 26 * 60), (HOUR, 35 * 24)):
         last = int(now) // span.seconds
         for number in range(last - count + 1, last + 1):
-            for worker in range(WORKERS):
-                lines.append(_rates(dice, span, number, worker))
-    last = int(now) // 60
-    for number in range(last - 31 * 1440 + 1, last + 1):
+            lines += [_rates(dice, span, number, worker) for worker in range(WORKERS)]
+    for ago in range(35 * 24 * 60, 0, -1):
+        if ago > 26 * 60 and ago % 60:
+            continue  # minutes are kept for a day, hours for a month
+        at = now - 60 * ago
         sample = Sample(
             queues={queue: QueueSample(70_000 + dice.randint(0, 9000), 8) for queue in QUEUES},
             slots=16 * WORKERS,
             busy=dice.randint(20, 60),
+            at=at,
         )
-        body = msgspec.json.encode(sample).decode()
-        lines.append(KvRecord(book=BACKLOG, key=f"{number:010}", body=body, keep=timedelta(days=31)))
+        lines += lines_of(sample, at)
     return lines
 
 
@@ -226,4 +234,3 @@ def _rates(dice: random.Random, span: Span, number: int, worker: int) -> KvRecor
     body = msgspec.json.encode(rates).decode()
     key = f"{number:010}-worker-{worker}"
     return KvRecord(book=span.book, key=key, body=body, keep=span.keep)
-

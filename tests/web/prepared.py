@@ -24,7 +24,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.observe.throughput import BOUNDS, HOUR, MINUTE, TaskRate
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import ClaimParams, Finish, NewSession
-from winch.web.pages.figures import BACKLOG, QueueSample, Sample
+from winch.web.samples import HOURS, MINUTES, QueueSample, Sample
 
 # queue: (task, jobs a minute, seconds of a run, ready now)
 SHOP = {
@@ -128,7 +128,8 @@ def books(now: float) -> list[KvRecord]:
         )
         for book, key, body, keep in (
             (MINUTE.book, f"{number:010}-prepared", rates, MINUTE.keep),
-            (BACKLOG, f"{number:010}", sample, timedelta(days=31)),
+            (MINUTES.name, f"{number:010}", sample, MINUTES.keep),
+            (HOURS.name, f"{number // 60:010}", sample, HOURS.keep),
         ):
             lines.append(
                 KvRecord(book=book, key=key, body=msgspec.json.encode(body).decode(), keep=keep)

@@ -34,6 +34,7 @@ from winch.storage.params import QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
 from winch.web.api.held import WorkMemory
 from winch.web.finding import Finder, Found
+from winch.web.kept_counts import read_queues
 from winch.web.openapi import document
 from winch.web.operations import Operations
 from winch.web.pages import show
@@ -167,7 +168,7 @@ class Site:
 
     async def queues(self) -> list[QueueInfo]:
         found: list[QueueInfo] = await self._cached(
-            "queues", lambda: self.driver.arun(self.driver.queues())
+            "queues", lambda: self.client.arun(read_queues(self.driver, time.time()))
         )
         return found
 

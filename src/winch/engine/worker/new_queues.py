@@ -15,7 +15,7 @@ EVERY = 10.0
 async def known_queues(driver: Driver, tasks: Registry) -> set[str]:
     """The queues that a task uses or the store knows."""
     used = {task.options.queue for task in tasks}
-    return used | {queue.name for queue in await driver.arun(driver.queues())}
+    return used | {queue.name for queue in await driver.arun(driver.queues(cap=1))}
 
 
 class NewQueues(Service):

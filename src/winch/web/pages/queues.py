@@ -29,6 +29,7 @@ from winch.web.api.queues import (
 from winch.web.draw.charts import ChartRow, bars, lines
 from winch.web.draw.pieces import Tile
 from winch.web.draw.sparks import line
+from winch.web.kept_counts import counted
 from winch.web.pages.base import go, link, one, page, part
 from winch.web.pages.show import clock, number, span
 from winch.web.pages.sure import ask, is_sure
@@ -122,7 +123,8 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     """What is true now, in words."""
     if not rows:
         return ""
-    parts = [f"{sum(row['ready'] for row in rows):,} jobs ready"]
+    about = "about " if any(JobState.READY in row["queue"].inexact for row in rows) else ""
+    parts = [f"{about}{sum(row['ready'] for row in rows):,} jobs ready"]
     for word, text in (
         ("no worker", "without a worker"),
         ("late", "late"),
@@ -237,7 +239,7 @@ def _tiles(queue: QueueInfo, row: dict[str, Any], sessions: Sequence[Any]) -> li
     at_limits = f"{held:,} more wait at a limit" if held else "to run now"
     used = f"{busy:,} of {slots:,} slots busy" if slots else "none serves it"
     return [
-        Tile("Ready", f"{row['ready']:,}", note=at_limits),
+        Tile("Ready", counted(queue, "ready"), note=at_limits),
         Tile("Oldest waits", span(row["waits"]), note=row["word"] or "on time", look=look),
         Tile("Running", f"{queue.counts.get(JobState.RUNNING, 0):,}", note="in all workers"),
         Tile("In", number(round(row["stored"])), "/min", "enqueued"),

@@ -215,8 +215,8 @@ LANES = dict.fromkeys(("claim", "finish", "finish_and_claim", "offer"), "work") 
     ("beat", "start_session", "end_session"), "beat"
 )
 SIZES = {"work": 2, "beat": 1, "rest": 2}
-# Compiling is for long queries. Ours are short and wide: with a million jobs the planner's estimate passed
-# the threshold, and compiling took 830 of the 1,150 ms of a count of the queues.
+# Compiling is for long queries. Ours are short and wide: with a million jobs the planner's estimate
+# passed the threshold, and compiling took 830 of the 1,150 ms of a count of the queues.
 INTERPRETED = "SET jit = off"
 # On connections of the working lane all statements are kept prepared, with their plans: reading and
 # planning a claim of 500 jobs anew took a tenth of it. A plan made for an empty table would look

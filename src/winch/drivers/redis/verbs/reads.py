@@ -42,7 +42,9 @@ from winch.storage.verbs import Verb
 # Sets of up to this size are sorted by the server for a page; larger ones are met by walking all jobs.
 SMALL = 5000
 STRETCH = 500
-# How many of a queue's ready jobs are asked for their age, and how many of its tenants are looked at.
+# How many of a queue's ready jobs are asked for their age: those are first in line, as in other stores.
+FIRST = 100
+# How many of a queue's tenants are looked at.
 LOOK = 1000
 # How many entries of a hash are met in search of keys.
 MOST_KEYS = 20_000
@@ -217,7 +219,7 @@ class ReadVerbs:
 
     def queues(self, *, cap: int | None = None) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
-            rows, claims, sessions = yield self._call("queues", look=LOOK)
+            rows, claims, sessions = yield self._call("queues", look=FIRST)
             running = Counter(map(read_queue_of, claims))
             serving = Counter(
                 queue for data in sessions if data is not None for queue in read_details(data)[2].queues
