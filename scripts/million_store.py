@@ -23,10 +23,10 @@ import winch
 from winch import App, Limit, Retry
 from winch.core.job import Claim, Failure
 from winch.core.lifecycle import JobState
+from winch.engine.observe.queue_samples import QueueSample, Sample, lines_of
 from winch.engine.observe.throughput import HOUR, MINUTE, Span, TaskRate
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import ClaimParams, Finish, NewSession
-from winch.web.samples import QueueSample, Sample, lines_of
 
 BATCH = 10_000
 QUEUES = tuple(f"q{number}" for number in range(8))

@@ -21,10 +21,10 @@ import msgspec
 from winch import App, Retry
 from winch.core.job import Claim, Failure
 from winch.core.lifecycle import JobState
+from winch.engine.observe.queue_samples import HOURS, MINUTES, QueueSample, Sample
 from winch.engine.observe.throughput import BOUNDS, HOUR, MINUTE, TaskRate
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import ClaimParams, Finish, NewSession
-from winch.web.samples import HOURS, MINUTES, QueueSample, Sample
 
 # queue: (task, jobs a minute, seconds of a run, ready now)
 SHOP = {

@@ -26,6 +26,7 @@ from winch.engine.base.log import log
 from winch.engine.client.audit import Audit, noted_outside
 from winch.engine.client.contracts import Contract, stored_contract
 from winch.engine.observe.prometheus import Fleet
+from winch.engine.observe.queue_counts import read_queues
 from winch.engine.observe.store_numbers import dead_letters
 from winch.engine.observe.store_timing import Timings, watch
 from winch.engine.observe.usage import ProcessUsage, read_usage
@@ -34,7 +35,6 @@ from winch.storage.params import QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
 from winch.web.api.held import WorkMemory
 from winch.web.finding import Finder, Found
-from winch.web.kept_counts import read_queues
 from winch.web.openapi import document
 from winch.web.operations import Operations
 from winch.web.pages import show

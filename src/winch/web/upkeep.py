@@ -29,11 +29,11 @@ from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.ticker import Ticker
 from winch.engine.observe.alerts import alerts_of
 from winch.engine.observe.heartbeat_file import keep_heartbeat_file
+from winch.engine.observe.queue_samples import lines_of, sample_of
 from winch.engine.observe.throughput import RateWriter, Tally
 from winch.engine.supervisor.heartbeat import Heart
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import Declared, NewSession
-from winch.web.samples import lines_of, sample_of
 
 if TYPE_CHECKING:
     from winch.app import App

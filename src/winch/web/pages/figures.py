@@ -11,14 +11,11 @@ import msgspec
 
 from winch.engine.base.operation import Operation
 from winch.engine.observe import throughput
+from winch.engine.observe.queue_samples import QueueSample, Sample, book_of
 from winch.engine.observe.throughput import HOUR, MINUTE, Series, Span, TaskRate, percentile
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.web.draw.charts import Chart, ChartRow, drawn
 from winch.web.pages.show import clock, span
-from winch.web.samples import QueueSample as QueueSample
-from winch.web.samples import Sample as Sample
-from winch.web.samples import book_of
-from winch.web.samples import busy_slots as busy_slots
 
 if TYPE_CHECKING:
     from winch.storage.protocol import Driver

@@ -11,10 +11,10 @@ from urllib.parse import quote
 from winch.core.lifecycle import JobState
 from winch.core.policy.alerting import AlertRules
 from winch.engine.observe.alerts import KeptAlert
+from winch.engine.observe.queue_counts import counted
 from winch.engine.observe.throughput import Series, percentile
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web.draw.pieces import Health, HealthFinding
-from winch.web.kept_counts import counted
 from winch.web.pages.show import clock, first_line, short_name, span
 
 MOST = 3

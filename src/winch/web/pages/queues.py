@@ -16,6 +16,7 @@ from winch.core.values.bounds import is_int, parse_int
 from winch.core.values.duration import format_duration
 from winch.engine.client.audit import AuditLine, acting
 from winch.engine.observe import throughput
+from winch.engine.observe.queue_counts import counted
 from winch.engine.observe.throughput import MINUTE, TaskRate, percentile
 from winch.engine.tasks.options import check_queue
 from winch.storage.params import JobFilter, QueueInfo
@@ -29,7 +30,6 @@ from winch.web.api.queues import (
 from winch.web.draw.charts import ChartRow, bars, lines
 from winch.web.draw.pieces import Tile
 from winch.web.draw.sparks import line
-from winch.web.kept_counts import counted
 from winch.web.pages.base import go, link, one, page, part
 from winch.web.pages.show import clock, number, span
 from winch.web.pages.sure import ask, is_sure

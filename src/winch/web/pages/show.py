@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from winch.core.job import attempt_words
-from winch.web.kept_counts import counted
+from winch.engine.observe.queue_counts import counted
 from winch.web.schemas import JobOut
 
 MOST_SHOWN = 20_000

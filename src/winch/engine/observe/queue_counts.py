@@ -1,9 +1,9 @@
 """Long queues: a page counts their jobs up to a cap, and takes the rest from the last sample.
 
 A store of rows counts a million of them in a tenth of a second or more, and a counter that changes with
-each job would slow every enqueue and every claim. So a page counts at most CAP jobs of a queue. The upkeep
-of a server counts all jobs every few seconds, and the number of a longer queue is the one of that sample.
-It is marked as not exact. Without a sample the number is the cap, which is marked as well.
+each job would slow every enqueue and every claim. So a page counts at most CAP jobs of a queue. The
+upkeep of a server counts all jobs every few seconds, and the number of a longer queue is the one of that
+sample. It is marked as not exact. Without a sample the number is the cap, which is marked as well.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import msgspec
 
 from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Operation
+from winch.engine.observe.queue_samples import BACKLOG, Sample
 from winch.storage.kv_records import KvFilter
 from winch.storage.params import QueueInfo
 from winch.storage.protocol import Driver
-from winch.web.samples import BACKLOG, Sample
 
 CAP = 10_000
 # A sample that is older counts for nothing: no server with upkeep runs.
