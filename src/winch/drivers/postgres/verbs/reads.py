@@ -94,6 +94,7 @@ class ReadVerbs:
                 tag=which.tag,
                 fingerprint=which.fingerprint,
                 after=which.after,
+                first=which.first,
                 limit=which.limit + 1,
             )
             rows.sort(key=lambda row: str(row[0]), reverse=True)

@@ -93,7 +93,7 @@ class ReadVerbs:
                 )
                 jobs = read_jobs(parts, [job_id.decode() for job_id in ids])
                 found += [job for job in jobs if job is not None and _matches(job, which)]
-                if not further:
+                if not further or (which.first is not None and further.decode() < which.first):
                     break
                 after = further.decode()
                 count = STRETCH
@@ -335,7 +335,8 @@ def _queue(
 
 def _matches(job: JobRecord, which: JobFilter) -> bool:
     return (
-        (not which.states or job.state in which.states)
+        (which.first is None or job.id >= which.first)
+        and (not which.states or job.state in which.states)
         and (which.task is None or job.task == which.task)
         and (which.queue is None or job.queue == which.queue)
         and (which.tag is None or which.tag in job.tags)

@@ -65,6 +65,7 @@ class ReadVerbs:
         def body() -> Body[Page]:
             values = {
                 "after": _PAST_ALL_IDS if which.after is None else which.after,
+                "first": which.first or "",
                 "states": to_json(list(which.states)) if which.states else None,
                 "task": which.task,
                 "queue": which.queue,
