@@ -78,8 +78,18 @@ class TaskRate(msgspec.Struct, omit_defaults=True):
     """How many attempts of each tenant started, and how long they had waited together."""
 
     def add(self, other: TaskRate) -> None:
-        for name in _COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        # Spelled out: a chart of a month adds up fifty thousand of them, and a loop over the names took
+        # three times as long.
+        self.completed += other.completed
+        self.failed += other.failed
+        self.dead += other.dead
+        self.cancelled += other.cancelled
+        self.snoozed += other.snoozed
+        self.crashed += other.crashed
+        self.timeouts += other.timeouts
+        self.enqueued += other.enqueued
+        self.lost += other.lost
+        self.given_up += other.given_up
         for place, number in other.run.items():
             self.run[place] = self.run.get(place, 0) + number
         for place, number in other.wait.items():
@@ -425,7 +435,9 @@ def read(driver: Driver, span: Span, now: int, count: int) -> Operation[Series]:
             into = series.rates[place]
             for queue, tasks in msgspec.json.decode(line.body, type=Rates).items():
                 for task, rate in tasks.items():
-                    into.setdefault(queue, {}).setdefault(task, TaskRate()).add(rate)
+                    there = into.setdefault(queue, {}).setdefault(task, rate)
+                    if there is not rate:
+                        there.add(rate)
         if len(lines) < 2000:
             return series
         after = lines[-1].key

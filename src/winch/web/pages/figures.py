@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from winch.engine.base.operation import Operation
-from winch.engine.observe import throughput
 from winch.engine.observe.queue_samples import QueueSample, Sample, book_of
 from winch.engine.observe.throughput import HOUR, MINUTE, Series, Span, TaskRate, percentile
 from winch.storage.kv_records import KvFilter, KvRecord
@@ -100,10 +99,6 @@ def window_of(name: str, start: int, end: int, now: int) -> Window:
     chosen = name if name in RANGES else "1h"
     resolution, count, fold = RANGES[chosen]
     return Window(chosen, resolution, count, fold, now)
-
-
-def read_rates(driver: Driver, window: Window) -> Operation[Series]:
-    return throughput.read(driver, window.span, window.end, window.count)
 
 
 def read_samples(driver: Driver, window: Window) -> Operation[dict[int, Sample]]:

@@ -13,7 +13,6 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from winch.core.lifecycle import JobState
-from winch.engine.observe import throughput
 from winch.engine.observe.alerts import kept_alerts
 from winch.engine.observe.queue_samples import QueueSample, Sample, busy_slots
 from winch.engine.observe.throughput import HOUR, MINUTE, Series, TaskRate, percentile
@@ -50,11 +49,11 @@ async def overview(call: WebCall) -> Response:
     moment = datetime.now(UTC)
     group = query.group if query.group in figures.GROUPS else "outcome"
     window = figures.window_of(query.range, query.start, query.end, now)
-    series = await site.client.arun(figures.read_rates(driver, window))
+    series = await site.series(window.span, window.end, window.count)
     samples = await site.client.arun(figures.read_samples(driver, window))
-    recent = await site.client.arun(throughput.read(driver, MINUTE, now, RECENT))
-    day = await site.client.arun(throughput.read(driver, HOUR, now, 24))
-    counts = await driver.arun(driver.counts(cap=CAP))
+    recent = await site.series(MINUTE, now, RECENT)
+    day = await site.series(HOUR, now, 24)
+    counts = await site.counts()
     queues, sessions = await site.queues(), await site.live_sessions()
     groups = await driver.arun(driver.groups(GroupFilter(limit=20)))
     alerts = await site.client.arun(kept_alerts(driver))

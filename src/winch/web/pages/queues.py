@@ -15,7 +15,6 @@ from winch.core.policy.retry import StoredRetry, backoff_text
 from winch.core.values.bounds import is_int, parse_int
 from winch.core.values.duration import format_duration
 from winch.engine.client.audit import AuditLine, acting
-from winch.engine.observe import throughput
 from winch.engine.observe.queue_counts import counted
 from winch.engine.observe.throughput import MINUTE, TaskRate, percentile
 from winch.engine.tasks.options import check_queue
@@ -63,9 +62,7 @@ def shown_value(value: Any) -> str:
 
 async def list_page(call: WebCall) -> Response:
     queues = await visible_queues(call)
-    series = await call.site.client.arun(
-        throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
-    )
+    series = await call.site.series(MINUTE, int(time.time()), MINUTES)
     settings = await call.site.app.queues.asettings()
     now = datetime.now(UTC)
     rows = [
@@ -166,9 +163,7 @@ async def detail_page(call: WebCall) -> Response:
     if queue is None and stored == NO_SETTINGS:
         raise Problem("not-found", f"no queue {name!r}: it has no job, no setting and no worker")
     queue = queue or QueueInfo(name=name, counts={})
-    series = await call.site.client.arun(
-        throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
-    )
+    series = await call.site.series(MINUTE, int(time.time()), MINUTES)
     merged = series.merged(_of(name))
     labels = [clock(datetime.fromtimestamp(at, UTC), "%H:%M") for at in series.times]
     done = sum(rate.ended for rate in merged)
