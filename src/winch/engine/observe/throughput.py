@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 
 import msgspec
 
@@ -380,19 +381,35 @@ class RateWriter(Service):
 
 @dataclass
 class Series:
-    """Rates over time: one entry for each span from `start` (in spans since the epoch) on."""
+    """Rates over time: one entry for each span from `start` (in spans since the epoch) on. Sums over all
+    queues and tasks are made once, and shared: no caller changes them."""
 
     span: Span
     start: int
     rates: list[Rates] = field(default_factory=list)
+
+    @cached_property
+    def _all(self) -> list[TaskRate]:
+        return [_sum(rate for tasks in one.values() for rate in tasks.values()) for one in self.rates]
+
+    @cached_property
+    def _tasks(self) -> dict[str, TaskRate]:
+        found: dict[str, TaskRate] = {}
+        for one in self.rates:
+            for tasks in one.values():
+                for task, rate in tasks.items():
+                    found.setdefault(task, TaskRate()).add(rate)
+        return found
 
     @property
     def times(self) -> list[int]:
         """The beginning of each span, in seconds since the epoch."""
         return [(self.start + n) * self.span.seconds for n in range(len(self.rates))]
 
-    def merged(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[TaskRate]:
+    def merged(self, wanted: Callable[[str, str], bool] | None = None) -> list[TaskRate]:
         """One rate for each span, of the queues and tasks that are wanted."""
+        if wanted is None:
+            return self._all
         return [
             _sum(
                 rate
@@ -403,16 +420,11 @@ class Series:
             for one in self.rates
         ]
 
-    def total(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> TaskRate:
+    def total(self, wanted: Callable[[str, str], bool] | None = None) -> TaskRate:
         return _sum(self.merged(wanted))
 
     def by_task(self) -> dict[str, TaskRate]:
-        found: dict[str, TaskRate] = {}
-        for one in self.rates:
-            for tasks in one.values():
-                for task, rate in tasks.items():
-                    found.setdefault(task, TaskRate()).add(rate)
-        return found
+        return self._tasks
 
 
 def _sum(rates: Iterable[TaskRate]) -> TaskRate:

@@ -129,7 +129,7 @@ def fold(
     series: Series, window: Window, wanted: Callable[[str, str], bool] | None = None
 ) -> list[TaskRate]:
     """One rate for each moment of the window; the series may begin before it."""
-    merged = series.merged() if wanted is None else series.merged(wanted)
+    merged = series.merged(wanted)
     merged = merged[len(merged) - window.count :]
     folded = []
     for start in range(0, window.moments * window.fold, window.fold):
