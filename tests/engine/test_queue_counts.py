@@ -85,7 +85,8 @@ def test_a_page_reads_long_queues_from_the_last_sample(
     app.enqueue_many(add.bind(n) for n in range(25))
     [queue] = app.client.run(read_queues(driver, now))
     assert (queue.counts[JobState.READY], queue.inexact) == (10, READY)
-    driver.run(driver.kv_put(lines_of(sample_of(driver.run(driver.queues()), [], now), now)))
+    everything: list[QueueInfo] = driver.run(driver.queues())
+    driver.run(driver.kv_put(lines_of(sample_of(everything, [], now), now)))
     app.enqueue_many(add.bind(n) for n in range(5))
     [queue] = app.client.run(read_queues(driver, now + 3))
     assert (queue.counts[JobState.READY], queue.inexact) == (25, READY), "as of the sample"
