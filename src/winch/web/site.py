@@ -18,9 +18,8 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from winch.core.errors import DuplicateJob, InvalidPayload, WinchError
+from winch.core.errors import DuplicateJob, WinchError
 from winch.core.lifecycle import JobState
-from winch.core.values import codec
 from winch.core.values.ip_address import Network
 from winch.core.version import __version__
 from winch.engine.base.log import log
@@ -43,7 +42,7 @@ from winch.web.openapi import document
 from winch.web.operations import Operations
 from winch.web.pages import show
 from winch.web.problems import Problem, problem_of
-from winch.web.routes import WebCall, WebReply, WebRoute
+from winch.web.routes import WebCall, WebReply, WebRoute, read_json, read_query
 from winch.web.search import Search
 from winch.web.sessions import BrowserSessions
 from winch.web.throttle import Throttle
@@ -155,11 +154,13 @@ class Site:
         """What `read` returns, read again after so long at the earliest: open pages share it."""
         return await self._shared.get(name, read, seconds)
 
-    async def series(self, span: Span, now: int, count: int) -> Series:
+    async def series(self, span: Span, now: int, count: int, *, by_worker: bool = False) -> Series:
         """The rates of the last `count` spans up to `now`; those of hours may be a minute old."""
         found: Series = await self._shared.get(
-            f"series {span.book} {count} {now // span.seconds}",
-            lambda: self.client.arun(throughput.read(self.driver, span, now, count)),
+            f"series {span.book} {count} {now // span.seconds} {by_worker}",
+            lambda: self.client.arun(
+                throughput.read(self.driver, span, now, count, by_worker=by_worker)
+            ),
             HOURS_FOR if span is HOUR else CACHE_SECONDS,
         )
         return found
@@ -347,7 +348,7 @@ class Site:
             self._admit(route, call.access, how)
             if route.changes:
                 self._check_origin(request, how)
-            call.query = _read_query(request, route.query, is_page=route.is_page)
+            call.query = read_query(request, route.query, is_page=route.is_page)
             if route.is_page:
                 show.ZONE.set(show.known_zone(request.cookies.get("winch-zone", "UTC")))
             if route.changes:
@@ -465,36 +466,3 @@ async def _raw_body(request: Request) -> bytes:
         ) from None
     except ClientDisconnect:
         raise Problem("bad-request", "the body ended early") from None
-
-
-def read_json(raw: bytes, type_: type) -> Any:
-    """A body as its type: strict JSON, then the type's own rules."""
-    try:
-        value = codec.loads_strict(raw.decode(), what="the body")
-    except (UnicodeDecodeError, InvalidPayload) as error:
-        detail = str(error) if isinstance(error, InvalidPayload) else "the body is not UTF-8"
-        raise Problem("bad-request", detail) from error
-    try:
-        return msgspec.convert(value, type_)
-    except msgspec.ValidationError as error:
-        raise Problem("invalid", f"the body is not as it should be: {error}") from error
-
-
-def _read_query(request: Request, type_: type | None, *, is_page: bool) -> Any:
-    """The query as its type. An empty text is as good as none; a form of a page sends every field, so
-    there an empty number is too."""
-    if type_ is None:
-        return None
-    given: dict[str, str] = {}
-    empty: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
-        if name in given or name in empty:
-            raise Problem("bad-request", f"the query has {name!r} twice")
-        codec.check_tree(value, f"{name} in the query")
-        (given if value else empty)[name] = value
-    try:
-        if empty and not is_page:
-            msgspec.convert(given | empty, type_, strict=False)
-        return msgspec.convert(given, type_, strict=False)
-    except msgspec.ValidationError as error:
-        raise Problem("invalid", f"the query is not as it should be: {error}") from error
