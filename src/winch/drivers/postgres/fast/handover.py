@@ -13,8 +13,8 @@ as the one for many, whether a worker waits or not (docs/performance.md). Equals
 `EnqueueVerbs.enqueue`, and `PostgresBell.wait` followed by the claim: that is what happens on a
 connection of the caller, and for a job with more than arguments.
 
-A job with gates is claimed by its worker when the bell rings. After such a job the next claim begins with
-the gates: one statement in place of three. What a claim finds starts before the offer is withdrawn.
+A job with gates is claimed by its worker when the bell rings. After such a job the next claim begins
+with the gates: one statement in place of three. What a claim finds starts before the offer is withdrawn.
 
 A notification that is lost, or has no room for the job, makes the start slower, never wrong: when the
 wait ends, the offer is withdrawn, and jobs assigned without a notification are looked up by the token. A
