@@ -18,6 +18,7 @@ from winch.core.errors import ConfigError
 from winch.core.flow import (
     FLOW_HEADER,
     INPUTS_HEADER,
+    MOST_MEMBERS,
     FlowNote,
     Inputs,
     Wants,
@@ -30,12 +31,15 @@ from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Operation
 from winch.engine.flows.batch import Callbacks, batch_headers, gate_of, refuse_turn
 from winch.engine.flows.store import (
+    ANYWHERE,
     CHUNK,
     Waits,
     inputs_text,
     marked,
+    members_page,
     send,
     write_note,
+    write_outer,
 )
 from winch.storage.decide.waits import AWAITED_HEADER, all_key, signal_key
 from winch.storage.kv_records import KvFilter, KvRecord
@@ -107,6 +111,7 @@ def start(
     yield from write_note(client, batch_id, note, None)
     body = msgspec.json.encode(made).decode()
     yield client.driver().kv_put([KvRecord(book=BOOK, key=batch_id, body=body, keep=KEEP)])
+    yield from write_outer(client, ANYWHERE, [one.batch for one in made.all_callbacks], None)
     yield from send(client, jobs, waits, None)
     return made
 
@@ -170,17 +175,11 @@ def check_not_over(client: Client, batch: OpenBatch) -> Operation[None]:
 def counts(client: Client, batch: OpenBatch) -> Operation[OpenBatchCounts]:
     """How the batch stands, by its members as the store has them."""
     total = pending = failed = 0
-    after: str | None = None
-    while True:
-        which = JobFilter(tag=tag_of(batch.id), limit=CHUNK, after=after)
-        page = yield client.driver().list_jobs(which)
-        for job in page.jobs:
-            total += 1
-            pending += not job.state.is_final
-            failed += job.state is not JobState.COMPLETED and job.error is not None
-        after = page.next
-        if after is None:
-            break
+    which = JobFilter(tag=tag_of(batch.id), limit=MOST_MEMBERS)
+    for job in (yield from members_page(client.driver(), batch.id, which)):
+        total += 1
+        pending += not job.state.is_final
+        failed += job.state is not JobState.COMPLETED and job.error is not None
     callbacks = {kind: job.state for kind, job in (yield from _callbacks(client, batch)).items()}
     return OpenBatchCounts(total=total, pending=pending, failed=failed, callbacks=callbacks)
 

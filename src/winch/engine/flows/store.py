@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 CHUNK = 500
 PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
 BOOK = "flow"
-# Which batches are inside which, as OUTER/INNER.
+# Which batches are inside which, as OUTER/INNER; OUTER/ANYWHERE: one whose members chose their own ids.
 INNER_BOOK = "flow.inner"
+ANYWHERE = "*"
 KEEP_NOTE = timedelta(days=180)
 
 Waits = list[tuple[str, list[Wait]]]
@@ -147,18 +148,32 @@ def members_page(
         lines = yield driver.kv_list(
             KvFilter(book=INNER_BOOK, after=f"{flow}/", before=f"{flow}0", limit=10_000)
         )
-        flows |= {line.key[-36:][:FLOW_ALIKE]: line.key[-36:] for line in lines}
+        inner = {line.key.removeprefix(f"{flow}/") for line in lines}
+        if ANYWHERE in inner:
+            return (yield from _walked(driver, which, None, None))
+        flows |= {one[:FLOW_ALIKE]: one for one in inner}
     found: list[JobRecord] = []
     for alike in sorted(flows, reverse=True):
         first, last = range_of(flows[alike])
-        while len(found) < which.limit:
-            size = min(which.limit - len(found), CHUNK)
-            asked = msgspec.structs.replace(which, after=last, first=first, limit=size)
-            page = yield driver.list_jobs(asked)
-            found += page.jobs
-            if page.next is None:
-                break
-            last = page.next
+        left = msgspec.structs.replace(which, limit=which.limit - len(found))
+        if left.limit:
+            found += yield from _walked(driver, left, first, last)
+    return found
+
+
+def _walked(
+    driver: Driver, which: JobFilter, first: str | None, last: str | None
+) -> Operation[list[JobRecord]]:
+    """The jobs between two ids, or of the whole store, up to the limit of `which`."""
+    found: list[JobRecord] = []
+    while len(found) < which.limit:
+        size = min(which.limit - len(found), CHUNK)
+        asked = msgspec.structs.replace(which, after=last, first=first, limit=size)
+        page = yield driver.list_jobs(asked)
+        found += page.jobs
+        if page.next is None:
+            break
+        last = page.next
     return found
 
 
