@@ -197,13 +197,13 @@ def _shop(folder: Path, browser: Any) -> Iterator[Operator]:
         app.limits.set("limit:media.transcode", 9)
     for queue in ("thumbs", "icons"):
         (folder / f"named-{queue}").mkdir()
-        (folder / queue / "sitecustomize.py").write_text(NAMED.format(name=queue))
+        (folder / f"named-{queue}" / "sitecustomize.py").write_text(NAMED.format(name=queue))
     workers = [
         subprocess.Popen(
             [Path(sys.executable).with_name("winch"), "worker", "-A", "thumbs:app", "-Q", queue,
              "--concurrency", "1"],
             cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env=os.environ if SHOTS is None else {**os.environ, "PYTHONPATH": str(folder / f"named-{queue}")},
+            env={**os.environ, "PYTHONPATH": "" if SHOTS is None else f"named-{queue}"},
         )
         for queue in ("thumbs", "icons")
     ]  # fmt: skip
