@@ -22,10 +22,10 @@ import msgspec
 from winch import App, Retry
 from winch.core.job import Claim, Failure
 from winch.core.lifecycle import JobState
+from winch.engine.observe.queue_samples import HOURS, MINUTES, QueueSample, Sample
 from winch.engine.observe.throughput import BOUNDS, HOUR, MINUTE, Span, TaskRate
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import ClaimParams, Finish, NewSession
-from winch.web.pages.figures import BACKLOG, QueueSample, Sample
 
 # queue: (task, jobs a minute, seconds of a run, ready now)
 SHOP = {
@@ -124,7 +124,10 @@ def books(now: float) -> list[KvRecord]:
             busy=min(slots, int(44 + 6 * math.sin(minute / 5) + max(0, minute - 40))),
         )
         body = msgspec.json.encode(sample).decode()
-        lines.append(KvRecord(book=BACKLOG, key=f"{number:010}", body=body, keep=timedelta(days=31)))
+        lines += [
+            KvRecord(book=MINUTES.name, key=f"{number:010}", body=body, keep=MINUTES.keep),
+            KvRecord(book=HOURS.name, key=f"{number // 60:010}", body=body, keep=HOURS.keep),
+        ]
         lines += _lines(dice, minute, MINUTE, number)
     hour = int(now) // 3600
     for ago in range(24):

@@ -16,7 +16,7 @@ from winch.core.policy.retry import StoredRetry, backoff_text
 from winch.core.values.bounds import is_int, parse_int
 from winch.core.values.duration import format_duration
 from winch.engine.client.audit import AuditLine, acting
-from winch.engine.observe import throughput
+from winch.engine.observe.queue_counts import counted
 from winch.engine.observe.throughput import MINUTE, TaskRate, percentile
 from winch.engine.tasks.options import check_queue
 from winch.storage.params import JobFilter, QueueInfo, SessionInfo
@@ -73,9 +73,7 @@ def shown_value(value: Any) -> str:
 
 async def list_page(call: WebCall) -> Response:
     queues = await visible_queues(call)
-    series = await call.site.client.arun(
-        throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
-    )
+    series = await call.site.series(MINUTE, int(time.time()), MINUTES)
     settings = await call.site.app.queues.asettings()
     now = datetime.now(UTC)
     rows = [
@@ -141,7 +139,8 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     """What is true now, in words."""
     if not rows:
         return ""
-    parts = [f"{sum(row['ready'] for row in rows):,} jobs ready"]
+    about = "about " if any(JobState.READY in row["queue"].inexact for row in rows) else ""
+    parts = [f"{about}{sum(row['ready'] for row in rows):,} jobs ready"]
     for word, text in (
         ("no worker", "without a worker"),
         ("late", "late"),
@@ -185,12 +184,12 @@ async def detail_page(call: WebCall) -> Response:
     queue = queue or QueueInfo(name=name, counts={})
     query: QueuePageQuery = call.query
     now = int(time.time())
-    series = await call.site.client.arun(throughput.read(call.site.driver, MINUTE, now, MINUTES))
+    series = await call.site.series(MINUTE, now, MINUTES)
     merged = series.merged(_of(name))
     window = figures.window_of(query.range, query.start, query.end, now)
     drawn = merged
     if window.name != HOUR_RANGE:
-        series = await call.site.client.arun(figures.read_rates(call.site.driver, window))
+        series = await call.site.series(window.span, window.end, window.count)
         drawn = figures.fold(series, window, _of(name))
     labels, done = window.labels, sum(rate.ended for rate in drawn)
     tasks: dict[str, Any] = {}
@@ -284,7 +283,7 @@ def _tiles(queue: QueueInfo, row: dict[str, Any], sessions: Sequence[Any]) -> li
     has_waited = row["word"] == "late" and row["worst"] != row["waits"]
     used = f"{busy:,} of {slots:,} slots busy" if slots else "none serves it"
     return [
-        Tile("Ready", f"{row['ready']:,}", note=at_limits),
+        Tile("Ready", counted(queue, "ready"), note=at_limits),
         Tile("Oldest waits", span(row["waits"]), look=look,
              note=f"wait p95 {span(row['worst'])}" if has_waited else row["word"] or "on time"),
         Tile("Running", f"{queue.counts.get(JobState.RUNNING, 0):,}", note="in all workers"),
