@@ -270,6 +270,7 @@ def test_the_trend_of_a_group_counts_its_deaths(op: Operator) -> None:
 def test_a_limit_is_previewed_set_and_reset(op: Operator) -> None:
     page = op.asks("/limits", action="preview", name="limit:shop.add", value="3")
     assert "Set it to 3" in page
+    assert "No live job holds a key" not in page, "no key was asked for"
     assert op.app.limits.list() == []
     op.send("/limits", action="set", name="limit:shop.add", value="3")
     [limit] = op.app.limits.list()

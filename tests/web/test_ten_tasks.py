@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -150,11 +151,18 @@ def _flow(app: App) -> str:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Operator]:
+def shop(browser: Any) -> Iterator[Operator]:
     """The shop on its bad day, two real workers, of which one leaks, and a tab on the overview."""
-    folder = tmp_path_factory.mktemp("shop")
     there = Path.cwd()
-    os.chdir(folder)  # the pages show the path of the store
+    with tempfile.TemporaryDirectory(prefix="shop-") as name:
+        os.chdir(name)  # the pages show the path of the store
+        try:
+            yield from _shop(Path(name), browser)
+        finally:
+            os.chdir(there)
+
+
+def _shop(folder: Path, browser: Any) -> Iterator[Operator]:
     url = "sqlite:///shop.db"
     app = App(url)
     app.migrate()
@@ -188,14 +196,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Ope
         app.queues.pause("reports", reason="the warehouse is moving")
         app.limits.set("limit:media.transcode", 9)
     for queue in ("thumbs", "icons"):
-        (folder / queue).mkdir()
-        (folder / queue / "sitecustomize.py").write_text(NAMED.format(name=queue))
+        (folder / f"named-{queue}").mkdir()
+        (folder / f"named-{queue}" / "sitecustomize.py").write_text(NAMED.format(name=queue))
     workers = [
         subprocess.Popen(
             [Path(sys.executable).with_name("winch"), "worker", "-A", "thumbs:app", "-Q", queue,
              "--concurrency", "1"],
             cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env=os.environ if SHOTS is None else {**os.environ, "PYTHONPATH": str(folder / queue)},
+            env={**os.environ, "PYTHONPATH": "" if SHOTS is None else f"named-{queue}"},
         )
         for queue in ("thumbs", "icons")
     ]  # fmt: skip
@@ -214,7 +222,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Iterator[Ope
         for worker in workers:
             worker.send_signal(signal.SIGKILL)
             worker.wait()
-        os.chdir(there)
     assert wrong == []
 
 

@@ -43,7 +43,7 @@ class LimitsQuery(msgspec.Struct, frozen=True, kw_only=True):
 async def limits_page(
     call: WebCall, change: LimitChangeOut | None = None, value: str = "", error: str = ""
 ) -> Response:
-    key, edit = ("", "") if call.query is None else (call.query.key, call.query.edit)
+    key, edit = (None, "") if call.query is None else (call.query.key, call.query.edit)
     found = [info for info in await limits_of(call) if not info.name.startswith("tenant:")]
     rows = [_row(info) for info in found]
     rows.sort(key=lambda row: (-row["info"].waiting, -row["share"], row["info"].name))

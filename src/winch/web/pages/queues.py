@@ -280,12 +280,12 @@ def _tiles(queue: QueueInfo, row: dict[str, Any], sessions: Sequence[Any]) -> li
     held = queue.counts.get(JobState.BLOCKED, 0)
     look = "bad" if row["word"] in ("late", "no worker") else ""
     at_limits = f"{held:,} more wait at a limit" if held else "to run now"
+    has_waited = row["word"] == "late" and row["worst"] != row["waits"]
     used = f"{busy:,} of {slots:,} slots busy" if slots else "none serves it"
     return [
         Tile("Ready", counted(queue, "ready"), note=at_limits),
         Tile("Oldest waits", span(row["waits"]), look=look,
-             note=f"jobs that start waited {span(row['worst'])}" if row["word"] == "late" else
-             row["word"] or "on time"),
+             note=f"wait p95 {span(row['worst'])}" if has_waited else row["word"] or "on time"),
         Tile("Running", f"{queue.counts.get(JobState.RUNNING, 0):,}", note="in all workers"),
         Tile("In", number(round(row["stored"])), "/min", "enqueued"),
         Tile("Out", number(round(row["per_minute"])), "/min", "attempts ended"),
