@@ -14,6 +14,7 @@ type session struct {
 	mutex  sync.Mutex
 	key    func() string // a closure: no way of printing a worker shows it
 	every  time.Duration
+	beats  sync.Mutex // one heartbeat at a time: each takes what waits for it
 }
 
 func (s *session) current() string {
@@ -142,9 +143,11 @@ func (s *session) beat(ctx context.Context) {
 
 // lastBeat brings the server the answers to orders, if any wait.
 func (s *session) lastBeat() {
+	s.beats.Lock() // one that is under way may take them
 	s.worker.mutex.Lock()
 	waits := len(s.worker.answers) > 0
 	s.worker.mutex.Unlock()
+	s.beats.Unlock()
 	if key := s.current(); waits && key != "" {
 		if err := s.beatOnce(s.worker.life, key, time.Second); err != nil {
 			s.worker.client.logf("winch: heartbeat: %v", err)
@@ -165,6 +168,8 @@ type order struct {
 }
 
 func (s *session) beatOnce(ctx context.Context, key string, every time.Duration) error {
+	s.beats.Lock()
+	defer s.beats.Unlock()
 	w := s.worker
 	w.mutex.Lock()
 	running, onTheWay := make([]ref, 0, len(w.running)), map[string]bool{}

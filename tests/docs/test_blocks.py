@@ -16,7 +16,7 @@ from tests.servers import Databases
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-KINDS = {"console", "ini", "js", "json", "python", "setup", "sql", "text", "toml"}
+KINDS = {"console", "go", "ini", "js", "json", "python", "setup", "sql", "text", "toml"}
 STORE = "<!-- store: postgres -->"
 
 

@@ -280,9 +280,9 @@ func (h *handler) act(
 ) (value any, err error) {
 	for _, action := range actions {
 		for verb, text := range action {
-			given := decoded(text)
+			var given any
 			if verb != "if" {
-				given = resolved(given, facts)
+				given = resolved(decoded(text), facts)
 			}
 			switch verb {
 			case "return":
