@@ -57,7 +57,9 @@ def test_a_worker_killed_in_the_middle_of_a_thousand_jobs(
             until_completed(serving)
         finally:
             second.kill()
-        starts = [one for runner in (first, second) for one in runner.events() if one["event"] == "start"]
+        starts = [
+            one for runner in (first, second) for one in runner.events() if one["event"] == "start"
+        ]
         for runner in (first, second):
             runner.end()
         runs: dict[str, list[dict[str, Any]]] = {}

@@ -39,7 +39,7 @@ async function known(job) {
     try {
       return await job();
     } catch (error) {
-      if (error.code !== "unknown-task" || tries > 100) throw error;
+      if (error.code !== "unknown-task" || tries > 600) throw error;
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
   }

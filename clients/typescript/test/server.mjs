@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
-const python = process.env.WINCH_PYTHON ?? fileURLToPath(new URL("../../../.venv/bin/python", import.meta.url));
+const python = process.env.SDK_PYTHON ?? fileURLToPath(new URL("../../../.venv/bin/python", import.meta.url));
 
 export async function startServer() {
   const folder = mkdtempSync(join(tmpdir(), "winch-js-"));
