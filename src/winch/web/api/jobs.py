@@ -215,7 +215,11 @@ async def _named(
 ) -> NewJob:
     """A job of a task that this process does not know: a contract or some live worker must."""
     sessions = [] if is_declared else await call.site.live_sessions()
-    is_known = is_declared or any(body.task in session.tasks for session in sessions)
+    is_known = is_declared or any(
+        # A session without tasks takes any: one that pushes, or one over HTTP.
+        body.task in session.tasks or (not session.tasks and options.queue in session.queues)
+        for session in sessions
+    )
     if not is_known and not (sessions and options.queue is not None and call.access.may("work")):
         raise UnknownTask(body.task, {name for session in sessions for name in session.tasks})
     stored = stored_options(options)
