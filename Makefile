@@ -114,6 +114,7 @@ clients: setup ## every SDK (Python, TypeScript, Go) against real servers on SQL
 	@command -v npm >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends npm
 	@command -v go >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends golang-go
 	$(BIN)/python -m scripts.clients $(ONLY)
+	$(if $(ONLY),,$(BIN)/pytest tests/clients -q -m slow --deselect tests/clients/test_scenarios.py::test_every_sdk_on_every_store)
 
 wagtail: setup ## Wagtail's own tests that enqueue, with Winch as the backend of its tasks
 	$(BIN)/python scripts/wagtail_suite.py

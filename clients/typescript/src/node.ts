@@ -58,7 +58,7 @@ export function nodeFetch(options: NodeOptions = {}): Fetch {
       return send(https.request(target, { ...shape(init), agent: known }), init.body);
     }
     const headers = { ...init.headers, host: target.host, ...authorization(via) };
-    const request = http.request(via, { ...shape(init), headers, path: url, agent: agents.http });
+    const request = http.request(bare(via), { ...shape(init), headers, path: url, agent: agents.http });
     return send(request, init.body);
   };
 }
@@ -66,6 +66,13 @@ export function nodeFetch(options: NodeOptions = {}): Fetch {
 function shape(init: Parameters<Fetch>[1]): http.RequestOptions {
   const length = init.body === undefined ? {} : { "content-length": String(Buffer.byteLength(init.body)) };
   return { method: init.method, headers: { ...init.headers, ...length }, signal: init.signal };
+}
+
+/** Without its password, which Node would send as that of the server. */
+function bare(via: URL): URL {
+  const found = new URL(via);
+  found.username = found.password = "";
+  return found;
 }
 
 function authorization(via: URL): Record<string, string> {
@@ -118,7 +125,7 @@ class Tunnel extends https.Agent {
     const { host, port } = options;
     const open = this.#via.protocol === "https:" ? https.request : http.request;
     const path = `${host}:${port ?? 443}`;
-    const connect = open(this.#via, { method: "CONNECT", path, headers: { host: path, ...authorization(this.#via) } });
+    const connect = open(bare(this.#via), { method: "CONNECT", path, headers: { host: path, ...authorization(this.#via) } });
     connect.on("error", failed);
     connect.on("connect", (reply, socket) => {
       if (reply.statusCode !== 200) {
