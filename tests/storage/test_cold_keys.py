@@ -17,7 +17,6 @@ def test_many_keys_neither_slow_claims_nor_stay(store: str, kind: str) -> None:
         seen = measure(found, kind, KEYS)
         found.few.close()
         found.many.close()
-    print(store, kind, seen)
     assert seen.growth <= 1.3, seen
     assert seen.kept >= 500, "no gate was seen in the store while jobs ran"
     assert seen.left == 0, seen
