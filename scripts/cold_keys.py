@@ -176,7 +176,7 @@ def _claim_ms(driver: Any, session: str) -> float:
             raise RuntimeError(f"claimed {len(found)} of {CLAIM} jobs")
         claims += found
     driver.run(driver.release([ClaimRef(one.id, one.token) for one in claims]))
-    return statistics.median(took)
+    return min(took)  # what others do on the machine makes claims longer, never shorter
 
 
 def measure(store: Opened, kind: str, jobs: int) -> ColdKeys:
