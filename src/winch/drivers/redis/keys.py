@@ -83,7 +83,7 @@ KEYS = {
     "events": "stream: every change, where events are kept",
     "lines_end": "zset: lines of books, by the end of their time",
     "seq": "number of the last event",
-    "parcels": "hash: the numbers of a move's last parcel that left, its open one, its last that came",
+    "parcels": "hash: the numbers of a move's parcels: last that left, open, last that came; the fence",
     "leaving": "hash: job on its way from this shard to home -> all there is of it",
     "away": "zset: jobs that went home from this shard, by when; for a day",
     "shut": "set: families of gates that are at home or on their way: no job of theirs is admitted here",

@@ -154,11 +154,14 @@ def _readable(text: str, what: str) -> Any:
 async def jobs_to_run(
     call: WebCall, claims: Sequence[Claim]
 ) -> tuple[list[tuple[Claim, JobToRun]], list[Finish]]:
-    """The jobs that can be sent, and the ends of those that cannot: no worker could read them, or they
-    are members of a flow that do not run now."""
+    """The jobs that can be sent, and the ends of those that cannot: they have expired, no worker could
+    read them, or they are members of a flow that do not run now."""
     found: list[tuple[Claim, JobToRun]] = []
     ends: list[Finish] = []
     for claim in claims:
+        if (expired := _expired(claim)) is not None:
+            ends.append(finish_of(call.site.app, held_claim(claim), expired))
+            continue
         try:
             one = await job_to_run(call.site.app, claim)
         except InvalidPayload as error:
@@ -169,6 +172,14 @@ async def jobs_to_run(
         else:
             ends.append(finish_of(call.site.app, held_claim(claim), one))
     return found, ends
+
+
+def _expired(claim: Claim) -> Cancel | None:
+    """The outcome of a job that was claimed too late, as for a worker beside the store."""
+    at = claim.expires_at
+    if at is None or claim.claimed_at < at or claim.checkpoint is not None:
+        return None
+    return Cancel(f"expired at {at:%Y-%m-%d %H:%M:%S} UTC, before it ran")
 
 
 def unreadable(claim: Claim, error: InvalidPayload) -> Finish:
