@@ -171,9 +171,11 @@ def _claim_ms(driver: Any, session: str) -> float:
     for _ in range(CLAIMS):
         began = time.perf_counter()
         found = _claim(driver, session, CLAIM)
-        took.append((time.perf_counter() - began) * 1000)
-        if len(found) != CLAIM:
+        seconds = time.perf_counter() - began
+        if len(found) < CLAIM // 2:
             raise RuntimeError(f"claimed {len(found)} of {CLAIM} jobs")
+        # Over the shards of a cluster a claim may bring fewer.
+        took.append(seconds * 1000 * CLAIM / len(found))
         claims += found
     driver.run(driver.release([ClaimRef(one.id, one.token) for one in claims]))
     return min(took)  # what others do on the machine makes claims longer, never shorter
