@@ -88,10 +88,12 @@ def opened(store: str) -> Iterator[Opened]:
     else:
         with RedisServer() if store == "redis" else RedisCluster(replicas=0) as one:
             nodes = [one] if isinstance(one, RedisServer) else list(one.nodes)
-            drivers = [
-                redis_class(one.url).from_url(f"{one.url}?schema={name}") for name in ("few", "many")
-            ]
-            yield Opened(*drivers, lambda: sum(map(_in_redis, nodes)))
+            driver = redis_class(one.url)
+            yield Opened(
+                driver.from_url(f"{one.url}?schema=few"),
+                driver.from_url(f"{one.url}?schema=many"),
+                lambda: sum(map(_in_redis, nodes)),
+            )
 
 
 def _in_sqlite(path: Path) -> int:
@@ -142,10 +144,19 @@ def _fill(driver: Any, kind: str, jobs: int, keys: int) -> str:
     """So many jobs of so many keys; the session that may claim them."""
     driver.migrate()
     session = random_id(os.urandom(16))
-    about = {"worker": "cold", "host": "h", "pid": os.getpid(), "release": "1", "queues": ("default",)}
     driver.run(
         driver.start_session(
-            NewSession(id=session, tasks=("job",), slots=CLAIM, lease=timedelta(hours=3), **about)
+            NewSession(
+                id=session,
+                worker="cold",
+                host="h",
+                pid=os.getpid(),
+                release="1",
+                queues=("default",),
+                tasks=("job",),
+                slots=CLAIM,
+                lease=timedelta(hours=3),
+            )
         )
     )
     for at in range(0, jobs, CHUNK):
