@@ -27,7 +27,7 @@ PG_SETTINGS = {"max_wal_size": "4GB", "shared_buffers": "512MB"}
 REDIS_SETTINGS = {"save": "", "appendonly": "no"}
 # Where Winch keeps what it knows about gates and FIFO keys.
 GATE_TABLES = r"(gate|permit|fifo|turn|member)"
-GATE_KEYS = rb"^[^:]*:(gate|opens|rests|closed|used|turn|permits|members|fifo)(:|$)"
+GATE_KEYS = rb"^[^:]*:(gate|opens|rests|closed|used|own|turn|permits|members|fifo)(:|$)"
 
 
 class RedisServer(Server):

@@ -319,7 +319,7 @@ CREATE TABLE winch_permit (
     session TEXT,
     at_once INTEGER,
     PRIMARY KEY (gate, job)
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE winch_queue (
     name TEXT PRIMARY KEY NOT NULL,

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from winch.core.gates.rates import RateUse, rate_use, written
 from winch.core.gates.scopes import scope_passes, scope_state, scope_taken
 from winch.core.gates.uses import FIFO, LIMIT, RATE, GateUse, Look
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A ready job with gates or a tenant."""
 
     id: str
@@ -27,8 +28,7 @@ class Candidate:
     tenant: str | None = None
 
 
-@dataclass(slots=True)
-class Granted:
+class Granted(msgspec.Struct):
     """A permit: `is_turn` ones last until the job is final, others until the claim ends. `is_limit`: of
     a limit, of which a session uses no more than it runs at once."""
 
@@ -100,6 +100,8 @@ class Admission:
         """How much more of a limit is out when the session has this job, too."""
         if self.at_once is None:
             return use.weight
+        if use.weight == 1 and look.heaviest <= 1:  # as mostly
+            return 1 if look.own < self.at_once else 0
         before = min(look.own, self.at_once * look.heaviest)
         return min(look.own + use.weight, self.at_once * max(look.heaviest, use.weight)) - before
 

@@ -311,7 +311,7 @@ CREATE TABLE winch_permit (
     session TEXT,
     at_once INTEGER,
     PRIMARY KEY (gate, job)
-) STRICT;
+) STRICT, WITHOUT ROWID;
 -- Serves whatever ends a claim.
 CREATE INDEX winch_permit_of_job ON winch_permit (job);
 

@@ -221,10 +221,11 @@ SET state = 'blocked',
 FROM json_each(:held) AS held
 WHERE winch_job.id = held.key;
 
--- admit.permit: lets claims run, or notes whose turn it is. :permits is a JSON list of [gate, job, token, weight, at_once].
+-- admit.permit: lets claims run, or notes whose turn it is. :gates is a JSON object of job -> gate, of permits that are
+-- alike in all else: taking lists apart costs as much as writing the rows.
 INSERT INTO winch_permit (gate, job, token, weight, session, at_once)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :session, value ->> 4
-FROM json_each(:permits)
+SELECT atom, key, :token, :weight, :session, :at_once
+FROM json_each(:gates)
 WHERE true
 ON CONFLICT (gate, job) DO UPDATE
 SET token = excluded.token,

@@ -412,18 +412,25 @@ def _taken(
 
 def _permit(granted: Sequence[Granted], params: ClaimParams) -> Body[None]:
     """Write these permits."""
-    if granted:
-        rows = [
-            (
-                one.gate,
-                one.job,
-                None if one.is_turn else params.token,
-                one.weight,
-                params.at_once if one.is_limit else None,
+    alike: dict[tuple[bool, int, bool], list[dict[str, str]]] = {}
+    for one in granted:
+        kind = (one.is_turn, one.weight, one.is_limit)
+        parts = alike.get(kind)
+        if parts is None:
+            parts = alike[kind] = [{}]
+        if one.job in parts[-1]:  # its second gate of this kind
+            parts.append({})
+        parts[-1][one.job] = one.gate
+    for (is_turn, weight, is_limit), parts in alike.items():
+        for gates in parts:
+            yield from query(
+                "admit.permit",
+                gates=to_json(gates),
+                token=None if is_turn else params.token,
+                weight=weight,
+                session=params.session,
+                at_once=params.at_once if is_limit else None,
             )
-            for one in granted
-        ]
-        yield from query("admit.permit", permits=to_json(rows), session=params.session)
 
 
 def next_members(ended: Sequence[str], params: ClaimParams, at: int) -> Body[list[Claim]]:
