@@ -341,6 +341,21 @@ def test_a_producer_that_names_another_target_stays(pair: Pair, tmp_path: Path) 
     stranger.close()
 
 
+def test_the_first_call_opens_the_target_and_goes_on_without_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(f"sqlite:///{tmp_path / 'alone.db'}")
+    app.configure({"move_to": "postgresql://127.0.0.1:1/nothing"})
+    app.driver.source.migrate()  # type: ignore[attr-defined]  # of the routed driver
+    task = app.task(name="plain")(plain)
+    first = task.using(unique="k").enqueue(1)
+    assert not task.using(unique="k").enqueue(2).is_new
+    assert app.jobs.get(first.id).state is JobState.READY
+    warned = [line for line in caplog.messages if "move_to is set, and its store cannot be used" in line]
+    assert len(warned) == 1
+    app.close()
+
+
 def test_one_queue_moves_alone(pair: Pair) -> None:
     mail = pair.plain.using(queue="mail")
     moves, stays = mail.enqueue(1), pair.plain.enqueue(2)

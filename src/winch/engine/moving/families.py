@@ -78,7 +78,7 @@ def _stays(driver: Driver, family: Family) -> str | None:
         return f"it has more than {MOST:,} jobs; {ENDS_THERE}"
     for job in family.jobs:
         if not job.state.is_final and waits_in_handler(job):
-            return f"the handler of job {job.id} waits for a signal or for its children; {ENDS_THERE}"
+            return f"job {job.id} waits for {_waited_for(job)}; {ENDS_THERE}"
     if family.outside:
         queues = " ".join(f"--also {queue}" for queue in family.outside)
         return f"it has jobs in other queues: add {queues}"
@@ -93,6 +93,11 @@ def _stays(driver: Driver, family: Family) -> str | None:
         if not _is_closed(driver, flow):
             return f"not all of its members are stored yet, or that is not known; {ENDS_THERE}"
     return None
+
+
+def _waited_for(job: JobRecord) -> str:
+    # A member that waits without others before it is one of a map with `parallel=`.
+    return "its place in a map" if FLOW_HEADER in job.headers else "a signal or for its children"
 
 
 def _is_closed(driver: Driver, flow: str) -> bool:

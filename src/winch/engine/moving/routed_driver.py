@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-from winch.core.errors import ConfigError
+from winch.core.errors import ConfigError, StorageError
 from winch.core.flow import FLOW_HEADER, tag_of
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
@@ -59,6 +59,7 @@ class RoutedDriver:
         self._hold: tuple[str, float] | None = None
         self._is_target: str | None = None
         self._is_strange = False
+        self._has_reached = False
         # What fenced calls give while no move is under way. During one the route has it.
         self._idle_epoch = 0
 
@@ -143,6 +144,7 @@ class RoutedDriver:
             return route
         if self._monotonic() - self._read_at >= (IDLE_LAG if route is None else LAG):
             began = self._monotonic()
+            yield from self._reached()
             route, _, epoch = yield from sent_to(self.source, look(self.source))
             if route is not None and route.store != self._is_target:
                 _, self._is_target, _ = yield from sent_to(self.target, look(self.target))
@@ -153,6 +155,16 @@ class RoutedDriver:
                 self._idle_epoch = epoch
             self._route, self._read_at = route, began
         return route
+
+    def _reached(self) -> Plan[None]:
+        """Open a connection to the target with the first call, so that none waits for it in a move."""
+        if self._has_reached:
+            return
+        self._has_reached = True
+        try:
+            _, self._is_target, _ = yield from sent_to(self.target, look(self.target))
+        except StorageError as error:
+            log.warning("move_to is set, and its store cannot be used yet: %s", error)
 
     def _warn(self, route: Route) -> None:
         if not self._is_strange:
