@@ -51,9 +51,10 @@ def a_list_that_is_cut_goes_on_where_it_stopped(bench: Bench) -> None:
     ]
     bench.add_many(60)
     wanted += bench.add_many(2, queue="rare")
+    found: list[str] = []
     for which in ({"queue": "rare"}, {"states": (JobState.RETRYING, JobState.COMPLETED)}, {}):
         everything = [job.id for page in all_pages(bench, 50, **which) for job in page]
-        found: list[str] = []
+        found = []
         after = None
         for _ in range(200):
             page = bench.list_jobs(limit=50, most=10, after=after, **which)
