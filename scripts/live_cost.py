@@ -37,10 +37,10 @@ from winch import App  # noqa: E402
 APP = "scripts.million_app:app"
 # Each page with the row that the pointer is put on, and what changes while jobs run.
 PAGES = {
-    "overview": ("/", "tbody tr", "main"),
+    "overview": ("/", "main tr[data-key^=queue-]:visible", "main"),
     "jobs": ("/jobs", "tbody[data-rows] tr:nth-child(5)", "main"),
-    "queues": ("/queues", "tbody tr", "main"),
-    "workers": ("/workers", "tbody tr", "main"),
+    "queues": ("/queues", "main tbody tr:visible", "main"),
+    "workers": ("/workers", "main tbody tr:visible", "main"),
 }
 
 
@@ -186,9 +186,8 @@ def main() -> int:
     print(f"{'':<12}{'tab CPU':>10}{'server CPU':>12}{'changes':>10}{'row moved':>12}")
     for name, cost in found.items():
         mark = "" if cost.changes and not cost.moved else "  wrong"
-        print(
-            f"{name:<12}{cost.tab:>9.1%}{cost.server:>12.1%}{cost.changes:>10}{cost.moved:>9.0f} px{mark}"
-        )
+        numbers = f"{cost.tab:>9.1%}{cost.server:>12.1%}{cost.changes:>10}{cost.moved:>9.0f} px"
+        print(f"{name:<12}{numbers}{mark}")
     return 0 if all(cost.changes and not cost.moved for cost in found.values()) else 1
 
 
