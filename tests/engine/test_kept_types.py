@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import typing
+import weakref
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -158,3 +161,51 @@ def test_a_typed_result_of_a_step_comes_back_as_its_type() -> None:
 
     assert ran(app, work.enqueue()).state is JobState.COMPLETED
     assert seen == [(MOMENT, {"a": b"raw"})] * 2
+
+
+class Shop:
+    """Its method is a new object at each look."""
+
+    def opened(self) -> date:
+        return date(2026, 3, 1)
+
+
+def test_what_a_step_is_annotated_with_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[Any] = []
+    real = typing.get_type_hints
+
+    def counted(made: Any, **options: Any) -> dict[str, Any]:
+        evaluated.append(made)
+        return real(made, **options)
+
+    def opened() -> date:
+        return date(2026, 3, 1)
+
+    app, shop, found = App("memory://"), Shop(), []
+
+    @app.task
+    def job(ctx: Context) -> None:
+        for _ in range(3):
+            found.append(ctx.step(opened))
+            found.append(ctx.step(shop.opened, name="shop"))
+
+    monkeypatch.setattr(typing, "get_type_hints", counted)
+    assert ran(app, job.enqueue()).state is JobState.COMPLETED
+    assert found == [date(2026, 3, 1)] * 6
+    assert [evaluated.count(one) for one in (opened, Shop.opened)] == [1, 1]
+
+
+def test_a_step_made_within_its_handler_is_forgotten_with_it() -> None:
+    app, made = App("memory://"), []
+
+    @app.task
+    def job(ctx: Context) -> None:
+        def inner() -> int:
+            return 1
+
+        made.append(weakref.ref(inner))
+        ctx.step(inner)
+
+    assert ran(app, job.enqueue()).state is JobState.COMPLETED
+    gc.collect()
+    assert made[0]() is None

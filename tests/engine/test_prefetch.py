@@ -31,6 +31,14 @@ def test_long_jobs_are_not_claimed_ahead() -> None:
     assert prefetch.ahead() == 0
 
 
+def test_one_job_for_each_slot_waits_here_where_it_starts_soon() -> None:
+    prefetch = Prefetch(10)
+    prefetch.ended(0.049)  # at this rate a round trip brings less than one
+    assert prefetch.ahead() == 10
+    prefetch.ended(0.2)
+    assert prefetch.ahead() == 0
+
+
 def test_jobs_that_ran_in_one_go_count_each() -> None:
     prefetch = Prefetch(10)
     prefetch.ended(0.1)  # the first one, of a process that has just started

@@ -3,6 +3,7 @@ while the tables were empty does no harm once they are full."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Iterator
@@ -21,10 +22,11 @@ from tests.storage.postgres_kit import (
     new_session,
     new_token,
 )
+from winch.core.job import Note
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
-from winch.drivers.postgres.statements import PREPARED, Sql, Statement
-from winch.storage.params import Answer, ClaimParams, Finish, GroupFilter, JobFilter, Trim
+from winch.drivers.postgres.statements import PREPARED, STATEMENTS, Sql, Statement
+from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, GroupFilter, JobFilter, Trim
 from winch.storage.verbs import Verb
 
 pytestmark = pytest.mark.servers
@@ -54,6 +56,8 @@ CROSS JOIN LATERAL (
     SELECT CASE n % 100 WHEN 0 THEN 'dead' WHEN 1 THEN 'cancelled' ELSE 'completed' END AS state
 ) AS given
 """
+# What a connection keeps prepared, and how often it ran with the plan that it keeps and with a new one.
+KEPT = "SELECT name, generic_plans, custom_plans FROM pg_prepared_statements ORDER BY name"
 
 
 @pytest.fixture(scope="module")
@@ -278,3 +282,38 @@ def test_a_held_snapshot_is_named_and_claims_still_come(store: Store) -> None:
         assert facts.oldest is not None
         assert facts.oldest.age >= timedelta(0)
         assert store.driver.run(store.driver.end_session(session)) == []
+
+
+def test_notes_are_planned_once_and_by_the_indexes(postgres_url: str) -> None:
+    """Their plan is made while the table is empty, and must not look through a full one."""
+    store = Store(PostgresDriver.from_url(postgres_url))
+    store.driver.migrate()
+    with connected(postgres_url) as filler:
+        filler.execute("ANALYZE winch.job")
+    store.add(4)
+    claims = store.claim(store.session(), 4)
+    refs = [ClaimRef(claim.id, claim.token) for claim in claims]
+
+    async def body() -> tuple[list[Any], list[str]]:
+        driver = store.driver
+        for some in 12 * (refs, refs[:1]):
+            notes = [(ref, Note(checkpoint="{}")) for ref in some]
+            answers = await driver.arun(driver.notes(notes))
+            assert answers == [Answer.TOOK] * len(some)
+        [link] = driver._side().pool._lanes["notes"]._idle
+        assert isinstance(link.connection, psycopg.AsyncConnection)
+        kept = await (await link.connection.execute(KEPT)).fetchall()
+        plans = []
+        for name, *_ in kept:
+            places = ", ".join(["NULL"] * len(STATEMENTS[name.removeprefix("winch ")].names))
+            text = f'EXPLAIN EXECUTE "{name}" ({places})'
+            plans.append(
+                "\n".join(row[0] for row in await (await link.connection.execute(text)).fetchall())
+            )
+        await driver.aclose()
+        return kept, plans
+
+    kept, plans = asyncio.run(body())
+    store.driver.close()
+    assert kept == [("winch note", 12, 0), ("winch note.many", 12, 0)]
+    assert all("job_pkey" in plan and "Seq Scan" not in plan for plan in plans), plans

@@ -1,4 +1,4 @@
-"""Live pages at 1,000 jobs a minute: the row under the pointer holds still, and the CPU is printed. Slow."""
+"""Live pages at 1,000 jobs a minute: the row under the pointer holds still. Slow."""
 
 from __future__ import annotations
 

@@ -108,3 +108,5 @@ class FlowNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tasks: tuple[str, ...] = ()
     nodes: tuple[tuple[str, str, int, tuple[str, ...]], ...] = ()
     """Name, task, how many, and the names before it."""
+    is_closed: bool = False
+    """Whether its producer has stored all members."""

@@ -184,7 +184,7 @@ class RemoteWorker:
     def _cut_claim(self) -> None:
         """End a claim that waits. What the server takes meanwhile goes back with the next heartbeat."""
         claimer = self._claimer
-        if claimer is not None:
+        if claimer is not None and claimer != threading.get_ident():
             self._client.interrupt(claimer)
 
     def run(self, *, burst: bool = False, grace: float = 30.0) -> None:
@@ -234,6 +234,7 @@ class RemoteWorker:
             made = self._client.ask("POST", "/sessions", about, is_over=self._over.is_set)
             self._beat_every = made["beat_seconds"]
             self._key = key
+        self._cut_claim()  # it waits for jobs of the session that has ended
 
     def ask(self, path: str, body: Any, **more: Any) -> Any:
         """A request about this worker's session. One that has ended is replaced, and the request fails:

@@ -396,6 +396,8 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     inexact: frozenset[JobState] = frozenset()
     """States whose number in `counts` is not exact: their jobs were counted up to a cap, or some seconds
     ago."""
+    is_sampled: bool = False
+    """Whether the numbers that are not exact were counted some seconds ago; else there are more."""
 
 
 class Depth(msgspec.Struct, frozen=True):

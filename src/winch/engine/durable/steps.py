@@ -25,11 +25,13 @@ awaited on the event loop.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -216,13 +218,16 @@ class Steps(StepRunner):
         if undo is not None and not callable(undo):
             raise ConfigError(f"undo of step {name!r} must be a function, got {undo!r}")
         if record is not None and record.is_done:
-            return self._remembered(name, record, fn, undo, args)
+            return self._remembered(name, _value(record.result, fn, name), undo, args)
         tries = yield from self._may_be_made(name, record)
+
+        given: list[Any] = []  # the value as later attempts get it, for this one
 
         def done(value: Any) -> StepRecord:
             what = f"the result of step {name!r}"
             text = codec.dumps(value, what=what, limit=MAX_STEP_BYTES)
-            codec.check_kept(value, _value(text, fn, name), what)
+            given[:] = [_value(text, fn, name)]
+            codec.check_kept(value, given[0], what)
             return StepRecord(
                 name=name,
                 kind="step",
@@ -253,18 +258,12 @@ class Steps(StepRunner):
         finally:
             self._active -= 1
             self._left()
-        return self._remembered(name, self.history.records[name], fn, undo, args)
+        return self._remembered(name, given[0], undo, args)
 
     def _remembered(
-        self,
-        name: str,
-        record: StepRecord,
-        fn: Callable[..., Any],
-        undo: Callable[..., Any] | None,
-        args: Sequence[Any],
+        self, name: str, value: Any, undo: Callable[..., Any] | None, args: Sequence[Any]
     ) -> Any:
         """What a step that is done returns, in the attempt that made it and in every later one."""
-        value = _value(record.result, fn, name)
         if undo is not None:
             self.undos[name] = (undo, args, value)
         if self.is_replaying_only and self._has_all_undos:
@@ -464,9 +463,25 @@ def _value(text: str | None, fn: Callable[..., Any], name: str) -> Any:
     attempts."""
     if text is None:
         return None
-    try:
-        hint = typing.get_type_hints(getattr(fn, "__wrapped__", fn)).get("return", Any)
-    except Exception:  # an annotation that cannot be evaluated is ignored
-        hint = Any
     what = f"the result of step {name!r}"
-    return converted(codec.loads(text, what=what), hint, what)
+    return converted(codec.loads(text, what=what), _hint(fn), what)
+
+
+# What functions are annotated to return: to evaluate that costs more than all else about a small step.
+_hints: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
+
+
+def _hint(fn: Callable[..., Any]) -> Any:
+    made = getattr(fn, "__wrapped__", fn)
+    made = getattr(made, "__func__", made)  # a bound method is a new object each time
+    try:
+        return _hints[made]
+    except (KeyError, TypeError):  # TypeError: it cannot be a key
+        pass
+    try:
+        hint = typing.get_type_hints(made).get("return", Any)
+    except Exception:  # an annotation that cannot be evaluated is ignored
+        return Any  # and looked at again: the name may be defined by then
+    with contextlib.suppress(TypeError):
+        _hints[made] = hint
+    return hint

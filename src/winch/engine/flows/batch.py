@@ -389,6 +389,8 @@ class Batch:
             waits += [(one, [Wait(key) for key in (*members, *callbacks)]) for one in outer.ids()]
         if waits:
             yield from store_members(self._client, [], waits, self._conn, None)
+        note = FlowNote(name=self.name, kind="batch", members=0, tasks=self._kinds, is_closed=True)
+        yield from write_note(self._client, self.id, note, self._conn)
         yield from self._client.signal(gate_of(self.id), 1, "stored", self._conn)
 
 

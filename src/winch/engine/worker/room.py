@@ -76,7 +76,10 @@ class Prefetch:
         horizon = min(2 * self._round_trip, HORIZON)
         if rate > MANY:
             horizon = max(horizon, MANY_HORIZON)
-        return int(min(rate * horizon, MOST, self.most()))
+        # One more for each slot, where that one waits less than HORIZON: a slot that ends a job has the
+        # next one here, and claims come by as many as there are slots and not by twos and threes.
+        least = self._slots if self._job_time < HORIZON else 0
+        return int(min(max(rate * horizon, least), MOST, self.most()))
 
     def most(self) -> int:
         """How many jobs of the size that is known may wait here at all."""

@@ -241,10 +241,16 @@ async def claim(call: WebCall) -> WebReply:
     params = await _claim_params(call, session, body.max, body.queues, body.claim)
     wait = parse_duration(body.wait, "wait")
 
+    is_silent = False
+
     async def look() -> list[JobToRun]:
+        nonlocal is_silent
         found = await _claimed(call, params)
-        if not found:
+        if not found and not is_silent:
             await _beat(call, session)  # nothing to run, or the session is no more
+            # A client that draws its tokens sends heartbeats meanwhile. Without them it is frozen behind
+            # a connection that stays open, and its lease must end.
+            is_silent = body.claim is not None
         return found
 
     return WebReply(JobsOut(jobs=await long_poll(call, params.queues, wait, look)))

@@ -136,7 +136,8 @@ def _of_queues(
                 what = f"{queue.name} is late: {span(worst)}, objective {span(late)}"
                 first, *rest = reasons_of(queue, sessions, recent.merged(_of(queue.name)), link)
                 why = "; ".join([first.text, *(one.text for one in rest[:1])])
-                yield HealthFinding(what, why, first.remedy, first.href, 80, "clock", "retrying")
+                weight = 80 + min(int(worst / late), 4)
+                yield HealthFinding(what, why, first.remedy, first.href, weight, "clock", "retrying")
 
 
 def _of(wanted: str) -> Callable[[str, str], bool]:

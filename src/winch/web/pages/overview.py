@@ -176,6 +176,7 @@ class QueueRow:
     picture: Markup
     wait: float | None
     is_late: bool
+    waited_long: bool
     drains: str
     sign: str
     weight: float
@@ -211,6 +212,7 @@ def _queues(
                 picture=spark_line(depths[-60:], words, "dead" if grows or is_late else "ready"),
                 wait=wait,
                 is_late=is_late,
+                waited_long=wait is not None and wait > late.total_seconds(),
                 drains=drains,
                 sign=sign,
                 weight=weight + min(ready, 10_000_000) / 1e8,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from winch.core.lifecycle import WAITING, JobState
@@ -29,15 +30,17 @@ from winch.web.api.queues import (
 from winch.web.draw.charts import ChartRow, bars, lines
 from winch.web.draw.pieces import Health, HealthFinding, Tile
 from winch.web.draw.sparks import line
+from winch.web.pages import figures
 from winch.web.pages.base import go, link, one, page, part
 from winch.web.pages.health import reasons_of
-from winch.web.pages.show import clock, number, sentence, span
+from winch.web.pages.show import number, sentence, span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import job_out
 
 MINUTES = 60
+HOUR_RANGE = "1h"
 RECENT = 5
 # A queue whose oldest job has waited for longer is late, unless it has an objective of its own.
 LATE = timedelta(minutes=1)
@@ -50,6 +53,13 @@ HISTORY = (
     "configure queue", "pause queue", "resume queue", "drain queue", "purge queue", "move jobs",
 )  # fmt: skip
 MOST_HISTORY = 12
+
+
+class QueuePageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    range: str = HOUR_RANGE
+    start: int = msgspec.field(default=0, name="from")
+    end: int = msgspec.field(default=0, name="to")
+    did: str = ""
 
 
 def shown_value(value: Any) -> str:
@@ -172,10 +182,16 @@ async def detail_page(call: WebCall) -> Response:
     if queue is None and stored == NO_SETTINGS:
         raise Problem("not-found", f"no queue {name!r}: it has no job, no setting and no worker")
     queue = queue or QueueInfo(name=name, counts={})
-    series = await call.site.series(MINUTE, int(time.time()), MINUTES)
+    query: QueuePageQuery = call.query
+    now = int(time.time())
+    series = await call.site.series(MINUTE, now, MINUTES)
     merged = series.merged(_of(name))
-    labels = [clock(datetime.fromtimestamp(at, UTC), "%H:%M") for at in series.times]
-    done = sum(rate.ended for rate in merged)
+    window = figures.window_of(query.range, query.start, query.end, now)
+    drawn = merged
+    if window.name != HOUR_RANGE:
+        series = await call.site.series(window.span, window.end, window.count)
+        drawn = figures.fold(series, window, _of(name))
+    labels, done = window.labels, sum(rate.ended for rate in drawn)
     tasks: dict[str, Any] = {}
     for one_ in series.rates:
         for task, rate in one_.get(name, {}).items():
@@ -189,6 +205,8 @@ async def detail_page(call: WebCall) -> Response:
         call,
         "queue.html",
         title=name,
+        window=window,
+        ranges=tuple(figures.RANGES),
         settings={field: shown_value(getattr(stored, field)) for field in SETTINGS},
         is_draining=stored.draining,
         on_full=[str(word) for word in OnFull],
@@ -211,24 +229,24 @@ async def detail_page(call: WebCall) -> Response:
             bars(
                 "Attempts that ended",
                 [
-                    ChartRow("completed", "tone-completed", [rate.completed for rate in merged]),
-                    ChartRow("failed, retried", "tone-retrying", [r.failed + r.crashed for r in merged]),
-                    ChartRow("dead", "tone-dead", [rate.deaths for rate in merged]),
+                    ChartRow("completed", "tone-completed", [rate.completed for rate in drawn]),
+                    ChartRow("failed, retried", "tone-retrying", [r.failed + r.crashed for r in drawn]),
+                    ChartRow("dead", "tone-dead", [rate.deaths for rate in drawn]),
                 ],
                 labels,
-                f"{done:,} attempts ended in the last hour.",
-                times=series.times,
+                f"{done:,} attempts ended in {window.words}.",
+                times=window.times,
             ),
             lines(
                 "Wait in queue",
                 [
-                    ChartRow("p50", "tone-a", [percentile(rate.wait, 0.5) for rate in merged]),
-                    ChartRow("p95", "tone-b", [percentile(rate.wait, 0.95) for rate in merged]),
+                    ChartRow("p50", "tone-a", [percentile(rate.wait, 0.5) for rate in drawn]),
+                    ChartRow("p95", "tone-b", [percentile(rate.wait, 0.95) for rate in drawn]),
                 ],
                 labels,
                 "How long jobs waited before a worker took them.",
                 unit="s",
-                times=series.times,
+                times=window.times,
                 aim=None if stored.max_age is None else stored.max_age.total_seconds(),
             ),
         ],
@@ -398,6 +416,6 @@ ROUTES: tuple[WebRoute, ...] = (
              is_page=True, applies=("queue",)),
     WebRoute("POST", "/queues/{queue}/settings", "operate", configure, "Settings",
              audit="configure queue", is_page=True, applies=("queue",)),
-    WebRoute("GET", "/queues/{queue}", "read", detail_page, "One queue", is_page=True,
-             applies=("queue",)),
+    WebRoute("GET", "/queues/{queue}", "read", detail_page, "One queue", query=QueuePageQuery,
+             is_page=True, applies=("queue",)),
 )  # fmt: skip

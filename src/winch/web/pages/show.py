@@ -153,6 +153,7 @@ def sentence(text: str) -> str:
 
 
 FILTERS = {
+    "sentence": sentence,
     "short_name": short_name,
     "attempts": attempts,
     "attempts_short": attempts_short,
