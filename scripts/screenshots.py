@@ -5,8 +5,10 @@ process works in 60 rounds, and its clock is set to the next minute before each.
 how long the jobs of a round wait and run.
 
     python scripts/screenshots.py [docs/images [build/shots]]
+    python scripts/screenshots.py --million build/shots/million [1000000]
 
-The second folder gets every page: light, dark and as wide as a phone.
+The second folder gets every page: light, dark and as wide as a phone. With --million they are those of a
+store with a million jobs, which `million_store.py` fills.
 
 Needs `pip install -e '.[e2e]'` and a Chromium ($WINCH_TEST_CHROMIUM or on the PATH).
 """
@@ -33,6 +35,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import winch
+from scripts import million_store
 from tests.faults.clocks import MovableClock
 from tests.web.server import serving
 from winch import App, Context, Retry
@@ -202,12 +205,55 @@ def fonts(folder: Path) -> None:
     os.environ["FONTCONFIG_FILE"] = str(config)
 
 
+def pictures(
+    playwright: Any, address: str, paths: dict[str, str], every: Path, kept: Path | None
+) -> None:
+    """Each page in each look."""
+    chromium = os.environ.get("WINCH_TEST_CHROMIUM") or shutil.which("chromium")
+    browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    for look, (theme, width) in LOOKS.items():
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        page = context.new_page()
+        for page_name, path in paths.items():
+            page.goto(address + path)
+            page.wait_for_timeout(400)  # charts are drawn after the page
+            page.screenshot(path=every / f"{page_name}-{look}.png", full_page=True)
+            if kept is not None and look == "light" and page_name in KEPT:
+                page.screenshot(path=kept / f"{page_name}.png")
+        context.close()
+    browser.close()
+
+
+def million(every: Path, count: int) -> None:
+    """The pages of a store with so many jobs."""
+    from playwright.sync_api import sync_playwright
+
+    every.mkdir(parents=True, exist_ok=True)
+    named = mock.patch.object(socket, "gethostname", return_value="worker-1")
+    with named, tempfile.TemporaryDirectory(prefix="million-") as name:
+        folder = Path(name)
+        fonts(folder)
+        app = App(f"sqlite:///{folder}/million.db")
+        app.migrate()
+        million_store.fill(app, million_store.declare(app), count)
+        asyncio.run(Sampler(app.driver).run_once())
+        [dead] = app.jobs.list(state="dead", limit=1)
+        paths = {**PAGES, "queue": "/queues/q3", "job": f"/jobs/{dead.id}", "tenants": "/tenants",
+                 "group": f"/dead/{dead.record.fingerprint}",
+                 "flow": f"/flows/{app.flows.list(limit=1)[0].id}"}  # fmt: skip
+        paths["new-job"] = "/jobs/new?task=shop.charge"
+        with (
+            serving(app, environment="production", name="shop") as address,
+            sync_playwright() as playwright,
+        ):
+            pictures(playwright, address, paths, every, None)
+
+
 def main() -> None:
     into = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images").resolve()
     every = Path(sys.argv[2] if len(sys.argv) > 2 else "build/shots").resolve()
     for folder in (into, every):
         folder.mkdir(parents=True, exist_ok=True)
-    chromium = os.environ.get("WINCH_TEST_CHROMIUM") or shutil.which("chromium")
     from playwright.sync_api import sync_playwright
 
     # The pictures do not name the machine on which they were taken.
@@ -228,24 +274,13 @@ def main() -> None:
             serving(app, environment="production", name="shop") as address,
             sync_playwright() as playwright,
         ):
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            for look, (theme, width) in LOOKS.items():
-                context = browser.new_context(
-                    viewport={"width": width, "height": 900}, color_scheme=theme
-                )
-                page = context.new_page()
-                for page_name, path in paths.items():
-                    page.goto(address + path)
-                    page.wait_for_timeout(400)  # charts are drawn after the page
-                    page.screenshot(path=every / f"{page_name}-{look}.png", full_page=True)
-                    if look == "light" and page_name in KEPT:
-                        page.screenshot(path=into / f"{page_name}.png")
-                context.close()
-            browser.close()
+            pictures(playwright, address, paths, every, into)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--hour-before"]:
         asyncio.run(hour_before(Path(sys.argv[2])))
+    elif sys.argv[1:2] == ["--million"]:
+        million(Path(sys.argv[2]).resolve(), int(sys.argv[3]) if len(sys.argv) > 3 else 1_000_000)
     else:
         main()

@@ -292,7 +292,8 @@ class Acted(msgspec.Struct, frozen=True):
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs to list: all fields given must match. Newest first; `after` is a cursor, and `first`
-    the lowest id: a store looks at no job below it."""
+    the lowest id: a store looks at no job below it. With `most`, a store may stop after it has looked at
+    about so many jobs: the page is then cut."""
 
     states: tuple[JobState, ...] = ()
     task: str | None = None
@@ -302,13 +303,16 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 50
     after: str | None = None
     first: str | None = None
+    most: int | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One page of a list; `next` is the cursor of the following one, None at the end."""
+    """One page of a list; `next` is the cursor of the following one, None at the end. A page that is cut
+    may have fewer jobs than were asked for, or none."""
 
     jobs: tuple[JobRecord, ...]
     next: str | None
+    is_cut: bool = False
 
 
 class GroupFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -392,6 +396,8 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     inexact: frozenset[JobState] = frozenset()
     """States whose number in `counts` is not exact: their jobs were counted up to a cap, or some seconds
     ago."""
+    is_sampled: bool = False
+    """Whether the numbers that are not exact were counted some seconds ago; else there are more."""
 
 
 class Depth(msgspec.Struct, frozen=True):

@@ -25,6 +25,8 @@ from winch.web.search import Search, Test
 MOST_SCANNED = 100_000
 MOST_SECONDS = 5.0
 CHUNK = 500
+# Of so many jobs a store looks for those with a queue, a task or a tag in one go.
+STRETCH = 10_000
 
 
 @dataclass
@@ -43,8 +45,15 @@ class Finder:
         self._runtime = runtime
         self._sees = sees
 
-    def find(self, search: Search, *, after: str | None = None, limit: int = 50) -> Operation[Found]:
-        """Up to `limit` jobs that match, newest first."""
+    def find(
+        self,
+        search: Search,
+        *,
+        after: str | None = None,
+        limit: int = 50,
+        seconds: float = MOST_SECONDS,
+    ) -> Operation[Found]:
+        """Up to `limit` jobs that match, newest first. A walk over all jobs ends after `seconds`."""
         if search.ids is not None:
             records = yield self._driver.get(list(search.ids))
             return Found([job for job in records if job is not None and self._is_one(job, search)])
@@ -52,7 +61,7 @@ class Finder:
             after = parse_id(after, "cursor")
         if (terms := self._terms(search)) is not None:
             return (yield from self._by_index(search, terms, after, limit))
-        return (yield from self._by_walking(search, after, limit))
+        return (yield from self._by_walking(search, after, limit, seconds))
 
     def _terms(self, search: Search) -> tuple[str, ...] | None:
         """What the index has these jobs under; None where it does not have all of them."""
@@ -87,13 +96,15 @@ class Finder:
             if len(ids) < CHUNK:
                 return found
 
-    def _by_walking(self, search: Search, after: str | None, limit: int) -> Operation[Found]:
+    def _by_walking(
+        self, search: Search, after: str | None, limit: int, seconds: float
+    ) -> Operation[Found]:
         found = Found()
         began = time.monotonic()
         is_plain = not search.tests
         while True:
             size = limit - len(found.jobs) if is_plain else CHUNK
-            which = msgspec.structs.replace(search.which, limit=size, after=after)
+            which = msgspec.structs.replace(search.which, limit=size, after=after, most=STRETCH)
             page: Page = yield self._driver.list_jobs(which)
             for job in page.jobs:
                 found.scanned += 1
@@ -106,7 +117,11 @@ class Finder:
                         return found
             if page.next is None:
                 return found
-            if found.scanned >= MOST_SCANNED or time.monotonic() - began > MOST_SECONDS:
+            if page.is_cut:
+                after = page.next
+                found.scanned += STRETCH
+            is_over = not is_plain and found.scanned >= MOST_SCANNED
+            if is_over or time.monotonic() - began > seconds:
                 found.next, found.is_partial = after, True
                 return found
 

@@ -37,7 +37,7 @@ from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import QueueInfo, SessionInfo
 from winch.web.access import LOCAL, NOBODY, Access
 from winch.web.api.held import WorkMemory
-from winch.web.finding import Finder, Found
+from winch.web.finding import MOST_SECONDS, Finder, Found
 from winch.web.openapi import document
 from winch.web.operations import Operations
 from winch.web.pages import show
@@ -245,9 +245,16 @@ class Site:
         return seq
 
     async def search(
-        self, access: Access, wanted: Search, *, after: str | None = None, limit: int = 50
+        self,
+        access: Access,
+        wanted: Search,
+        *,
+        after: str | None = None,
+        limit: int = 50,
+        seconds: float = MOST_SECONDS,
     ) -> Found:
-        return await self.client.arun(self.finder(access).find(wanted, after=after, limit=limit))
+        found = self.finder(access).find(wanted, after=after, limit=limit, seconds=seconds)
+        return await self.client.arun(found)
 
     def finder(self, access: Access) -> Finder:
         return Finder(self.driver, self.app.runtime, access.sees)

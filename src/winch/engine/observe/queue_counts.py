@@ -14,7 +14,7 @@ import msgspec
 
 from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Operation
-from winch.engine.observe.queue_samples import BACKLOG, Sample
+from winch.engine.observe.queue_samples import BACKLOG, QueueSample, Sample
 from winch.storage.kv_records import KvFilter
 from winch.storage.params import QueueInfo
 from winch.storage.protocol import Driver
@@ -52,14 +52,14 @@ def with_sample(queues: Sequence[QueueInfo], sample: Sample) -> list[QueueInfo]:
 
 
 def _sampled(queue: QueueInfo, sample: Sample) -> QueueInfo:
-    one = sample.queues.get(queue.name)
-    if one is None or not queue.inexact:
+    if not queue.inexact:
         return queue
+    one = sample.queues.get(queue.name, QueueSample(0, 0))
     counts = dict(queue.counts)
     for state in queue.inexact:
         if number := max(one.count(state), counts.get(state, 0)):
             counts[state] = number
-    return msgspec.structs.replace(queue, counts=counts)
+    return msgspec.structs.replace(queue, counts=counts, is_sampled=True)
 
 
 def counted(queue: QueueInfo, state: str) -> str:
@@ -67,4 +67,4 @@ def counted(queue: QueueInfo, state: str) -> str:
     number = queue.counts.get(JobState(state), 0)
     if state not in queue.inexact:
         return f"{number:,}"
-    return f"{number:,}+" if number <= CAP else f"~{number:,}"
+    return f"~{number:,}" if queue.is_sampled else f"{number:,}+"

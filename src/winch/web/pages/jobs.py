@@ -54,6 +54,8 @@ SHOWN = ("state", "task", "args", "queue", "tenant", "attempt", "took", "when")
 COLUMNS_COOKIE = "winch-columns"
 VIEWS = "view"
 MOST_VIEWS = 50
+# A walk over all jobs ends after so long, and the page offers to search on; who does may wait longer.
+FIRST_SECONDS, ON_SECONDS = 0.1, 2.0
 # A count of what a bulk action is for looks at so many jobs, and for so long.
 MOST_COUNTED, COUNT_SECONDS = 100_000, 3.0
 
@@ -89,7 +91,13 @@ async def list_page(call: WebCall) -> Response:
     error = ""
     found = Found()
     try:
-        found = await call.site.search(call.access, search.parse(q), after=query.cursor, limit=ON_A_PAGE)
+        found = await call.site.search(
+            call.access,
+            search.parse(q),
+            after=query.cursor,
+            limit=ON_A_PAGE,
+            seconds=FIRST_SECONDS if query.cursor is None else ON_SECONDS,
+        )
     except ConfigError as wrong:
         error = str(wrong)
     values = await facets.values_of(call)

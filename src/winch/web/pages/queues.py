@@ -196,7 +196,9 @@ async def detail_page(call: WebCall) -> Response:
     for one_ in series.rates:
         for task, rate in one_.get(name, {}).items():
             tasks.setdefault(task, TaskRate()).add(rate)
-    found = await call.site.search(call.access, search.Search(JobFilter(queue=name)), limit=15)
+    found = await call.site.search(
+        call.access, search.Search(JobFilter(queue=name)), limit=15, seconds=0.1
+    )
     sessions = [s for s in await visible_sessions(call, is_ended_too=False) if name in s.queues]
     row = _row(queue, merged, stored, datetime.now(UTC))
     return await page(

@@ -54,6 +54,7 @@
     copyAttributes(old, fresh);
     if (old.matches("input, textarea, select")) return;
     if (old.matches("tbody[data-rows]")) { patchRows(old, fresh); return; }
+    if (old.matches("tbody:hover")) { patchHeld(old, fresh); return; }
     const keyed = new Map([...old.childNodes].filter(keyOf).map((node) => [keyOf(node), node]));
     let at = old.firstChild;
     const skip = () => { while (at && at.nodeType === 1 && at.classList.contains("drawn")) at = at.nextSibling; };
@@ -76,6 +77,38 @@
       at = after;
     }
   };
+  // Rows of a table that the pointer is on keep their order; new ones come when it has left.
+  const patchHeld = (old, fresh) => {
+    const there = new Map([...old.children].map((row) => [keyOf(row), row]));
+    for (const row of fresh.children) {
+      if (keyOf(row) && there.has(keyOf(row))) patch(there.get(keyOf(row)), row);
+    }
+  };
+  // What is above the row under the pointer may have grown or shrunk: the page is shifted by as much, until the
+  // pointer is on no row.
+  let shift = 0;
+  const shiftTo = (pixels) => {
+    shift = pixels;
+    area.style.position = shift ? "relative" : "";
+    area.style.top = shift ? shift + "px" : "";
+  };
+  const holding = (change) => {
+    const row = area.querySelector("tbody tr:hover");
+    const top = row?.getBoundingClientRect().top;
+    const scrolled = scrollY;
+    change();
+    if (!row?.isConnected) return;
+    const hold = () => {
+      if (scrollY !== scrolled) return; // the reader's own doing
+      const moved = row.getBoundingClientRect().top - top;
+      if (moved) shiftTo(shift - moved);
+    };
+    hold();
+    requestAnimationFrame(hold); // charts are drawn after the page
+  };
+  document.addEventListener("pointerover", (event) => {
+    if (shift && !event.target.closest("tbody tr")) shiftTo(0);
+  });
   // The rows that are there stay where they are and change their cells. New ones wait, unless the list was empty.
   const patchRows = (old, fresh) => {
     const there = new Map([...old.children].map((row) => [row.dataset.key, row]));
@@ -123,10 +156,12 @@
         const button = by("new-rows");
         const was = button && !button.hidden;
         saved = fresh;
-        patch(area, fresh);
-        if (was && button.isConnected && button.textContent) button.hidden = false;
-        readAt = Date.now();
-        document.dispatchEvent(new Event("winch-patched"));
+        holding(() => {
+          patch(area, fresh);
+          if (was && button.isConnected && button.textContent) button.hidden = false;
+          readAt = Date.now();
+          document.dispatchEvent(new Event("winch-patched"));
+        });
       }
       for (const nav of document.querySelectorAll("nav.nav")) {
         const other = page.querySelector(nav.classList.contains("sheet") ? "nav.sheet" : ".side nav.nav");

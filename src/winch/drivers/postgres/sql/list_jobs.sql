@@ -127,3 +127,26 @@ WHERE filed = ANY (:states::text[])
     AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])
 ORDER BY job.id DESC
 LIMIT :limit;
+
+-- list_jobs.floor: the last of so many jobs below the cursor, live or kept, whichever is newer; NULL where there are
+-- fewer. By code point, as ids are compared; there is no max of uuid.
+SELECT max(floor.id::text COLLATE "C")
+FROM (
+    (
+        SELECT id
+        FROM {schema}.job
+        WHERE :is_live::boolean
+            AND (:after::uuid IS NULL OR id < :after::uuid)
+        ORDER BY job.id DESC
+        LIMIT 1 OFFSET :most
+    )
+    UNION ALL
+    (
+        SELECT id
+        FROM {schema}.archive
+        WHERE :is_kept::boolean
+            AND (:after::uuid IS NULL OR id < :after::uuid)
+        ORDER BY archive.id DESC
+        LIMIT 1 OFFSET :most
+    )
+) AS floor;

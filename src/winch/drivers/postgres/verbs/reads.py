@@ -83,6 +83,17 @@ class ReadVerbs:
             name = "list_jobs.of_flow"
 
         def body() -> Body[Page]:
+            first, floor = which.first, None
+            if which.most is not None and name == "list_jobs":
+                ((floor,),) = yield self._base.statement(
+                    "list_jobs.floor",
+                    is_alone=True,
+                    is_live=bool(states & LIVE),
+                    is_kept=bool(states & FINAL),
+                    after=which.after,
+                    most=which.most,
+                )
+                first = max(filter(None, (first, floor)), default=None)
             rows = yield self._base.statement(
                 name,
                 is_alone=True,
@@ -94,11 +105,13 @@ class ReadVerbs:
                 tag=which.tag,
                 fingerprint=which.fingerprint,
                 after=which.after,
-                first=which.first,
+                first=first,
                 limit=which.limit + 1,
             )
             rows.sort(key=lambda row: str(row[0]), reverse=True)
             page = tuple(READ.job(row) for row in rows[: which.limit])
+            if floor is not None and len(rows) <= which.limit and floor >= (which.first or ""):
+                return Page(page, floor, is_cut=True)
             return Page(page, page[-1].id if len(rows) > which.limit else None)
 
         return self._base.read("list_jobs", body)

@@ -82,6 +82,7 @@ class ReadVerbs:
             # Filters beside the state are looked at here, so a stretch may give less than a page.
             is_exact = not (which.task or which.queue or which.tag)
             count = which.limit + 1 if is_exact else max(STRETCH, which.limit + 1)
+            looked = 0
             while len(found) <= which.limit:
                 ids, *parts, further = yield self._call(
                     "list_jobs",
@@ -96,6 +97,9 @@ class ReadVerbs:
                 if not further or (which.first is not None and further.decode() < which.first):
                     break
                 after = further.decode()
+                looked += len(ids)
+                if which.most is not None and len(found) <= which.limit and looked >= which.most:
+                    return Page(tuple(found), after, is_cut=True)
                 count = STRETCH
             page = tuple(found[: which.limit])
             return Page(page, page[-1].id if len(found) > which.limit else None)

@@ -60,3 +60,17 @@ WHERE fingerprint = :fingerprint
     AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) AS tag WHERE tag.value = :tag))
 ORDER BY id DESC
 LIMIT :limit;
+
+-- list_jobs.floor: the last of so many live jobs below the cursor, where there are so many.
+SELECT id
+FROM winch_job
+WHERE id < :after
+ORDER BY id DESC
+LIMIT 1 OFFSET :most;
+
+-- list_jobs.kept_floor: the same for final jobs.
+SELECT id
+FROM winch_archive
+WHERE id < :after
+ORDER BY id DESC
+LIMIT 1 OFFSET :most;

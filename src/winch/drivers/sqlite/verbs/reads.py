@@ -35,6 +35,8 @@ from winch.storage.verbs import Verb
 
 # After every id: ids are made of 0-9, a-f and dashes.
 _PAST_ALL_IDS = "g"
+# Lists that walk over all live, or all kept, jobs.
+_WALKS = {"list_jobs": "list_jobs.floor", "list_jobs.kept": "list_jobs.kept_floor"}
 _UNUSUAL = frozenset({JobState.CANCELLED, JobState.DEAD})
 
 
@@ -73,13 +75,22 @@ class ReadVerbs:
                 "fingerprint": which.fingerprint,
                 "limit": which.limit + 1,
             }
+            names = list(_lists(which))
+            floor: str | None = None
+            if which.most is not None:
+                for name in _WALKS.keys() & names:
+                    below = yield from query(_WALKS[name], after=values["after"], most=which.most)
+                    floor = max([floor or "", *(row[0] for row in below)]) or None
+                values["first"] = max(which.first or "", floor or "")
             ids: list[str] = []
-            for name in _lists(which):
+            for name in names:
                 ids += [row[0] for row in (yield from query(name, **values))]
             ids.sort(reverse=True)
             page = ids[: which.limit]
             found = yield from read_jobs(page, is_kept_too=True)
             has_more = len(ids) > which.limit
+            if floor is not None and not has_more and floor >= (which.first or ""):
+                return Page(tuple(found[i] for i in page), floor, is_cut=True)
             return Page(tuple(found[i] for i in page), page[-1] if has_more and page else None)
 
         return Verb("list_jobs", body, is_read=True)

@@ -101,7 +101,9 @@ class ClusterReadVerbs:
                         (
                             stream.number,
                             self._plain.list_jobs(
-                                msgspec.structs.replace(which, limit=count, after=stream.after)
+                                msgspec.structs.replace(
+                                    which, limit=count, after=stream.after, most=None
+                                )
                             ).steps(),
                         )
                         for stream in empty

@@ -44,6 +44,30 @@ def a_list_ends_at_the_first_id_that_is_asked_for(bench: Bench) -> None:
 
 
 @case()
+def a_list_that_is_cut_goes_on_where_it_stopped(bench: Bench) -> None:
+    wanted = [
+        *bench.add_many(2, queue="rare"),
+        *(bench.make_job(state).id for state in REACHABLE_STATES),
+    ]
+    bench.add_many(60)
+    wanted += bench.add_many(2, queue="rare")
+    found: list[str] = []
+    for which in ({"queue": "rare"}, {"states": (JobState.RETRYING, JobState.COMPLETED)}, {}):
+        everything = [job.id for page in all_pages(bench, 50, **which) for job in page]
+        found = []
+        after = None
+        for _ in range(200):
+            page = bench.list_jobs(limit=50, most=10, after=after, **which)
+            found += [job.id for job in page.jobs]
+            assert page.next is not None or not page.is_cut
+            after = page.next
+            if after is None:
+                break
+        assert found == everything
+    assert set(wanted) <= set(found)
+
+
+@case()
 def five_hundred_jobs_are_read_in_one_call(bench: Bench) -> None:
     ids = bench.add_many(500)
     assert [job.id for job in bench.jobs(ids[::-1])] == ids[::-1]
