@@ -720,6 +720,7 @@ DECLARE
     heads uuid[] := '{}';
     chosen uuid[] := '{}';
     woken text[];
+    setting text;
 BEGIN
     FOREACH key IN ARRAY opened LOOP
         has_fifo := has_fifo OR starts_with(key, 'fifo:');
@@ -774,8 +775,12 @@ BEGIN
         )
         SELECT array_agg(DISTINCT queue) INTO woken
         FROM admitted
-        -- A finish that claims wakes workers itself, for the members that it does not take.
+        -- A finish that claims wakes workers itself, for what it does not take.
         WHERE current_setting('winch.claims', true) IS DISTINCT FROM 'on' OR id = ANY (chosen);
+        IF current_setting('winch.claims', true) = 'limits' THEN
+            setting := set_config('winch.opened', coalesce(woken, '{}')::text, true);
+            woken := NULL;
+        END IF;
     END IF;
     IF has_queue THEN
         woken := woken || ARRAY(SELECT substr(name, 7) FROM unnest(opened) AS name WHERE starts_with(name, 'queue:'));
@@ -1024,26 +1029,26 @@ END
 $$;
 
 -- running -> completed for jobs with gates: what finish.sql does, and the permits of all of them at once. Fenced by (id,
--- token), pairwise. Locks: the gates, sorted; then the job rows. Returns the ids that took. NULL, and nothing is done, where
+-- token), pairwise. Locks: the gates, sorted; then the job rows. Returns the ids that took, and the gates that are
+-- locked. NULL, and nothing is done, where
 -- the transaction is not READ COMMITTED (each statement in here needs its own snapshot), or where a breaker counts one of
 -- the ends, which core/gates does. Turns of FIFO keys are given on where `opens_turns`; else next_members does it.
 CREATE FUNCTION {schema}.complete_gated(
-    ids uuid[], tokens uuid[], results jsonb, result text, given timestamptz, opens_turns boolean DEFAULT true
-) RETURNS uuid[]
+    ids uuid[], tokens uuid[], results jsonb, result text, given timestamptz, opens_turns boolean DEFAULT true,
+    OUT ended uuid[], OUT keys text[]
+)
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
 AS $$
 DECLARE
     at timestamptz;
-    keys text[];
     opened text[];
     numbers bigint[];
-    ended uuid[];
     has_breaker boolean;
     setting text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     SELECT array_agg(DISTINCT held.gate) FILTER (WHERE held.gate IS NOT NULL), bool_or(held.has_breaker)
     INTO keys, has_breaker
@@ -1053,7 +1058,7 @@ BEGIN
         SELECT 'fifo:' || job.fifo, position('"breaker":' IN job.options) > 0 FROM {schema}.job WHERE job.id = ANY (ids)
     ) AS held;
     IF has_breaker THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     setting := set_config('lock_timeout', '4s', true) || set_config('winch.completes', 'on', true);
     IF keys IS NOT NULL THEN
@@ -1095,7 +1100,7 @@ BEGIN
     -- The triggers of the delete have run, and let its jobs pass.
     setting := set_config('winch.completes', 'off', true);
     IF cardinality(ended) = 0 THEN
-        RETURN ended;
+        RETURN;
     END IF;
     -- As finish does: where the whole call took, and it is no call for a few jobs.
     IF cardinality(ended) >= 16 AND cardinality(ended) = cardinality(ids) THEN
@@ -1135,44 +1140,74 @@ BEGIN
             ));
         END IF;
     END IF;
-    RETURN ended;
 END
 $$;
 
--- running -> completed for members of FIFO keys, and ready | blocked -> running for the next ones, in one statement. The first row
--- has the ids that took; the others have the jobs that were claimed. No row, and nothing is done, where complete_gated
--- does nothing.
+-- running -> completed for jobs with gates, and ready | blocked -> running for the next members of their FIFO keys and the
+-- next jobs under their limits, in one statement. The first row has the ids that took; the others have the jobs that were
+-- claimed. No row, and nothing is done, where complete_gated does nothing.
 CREATE FUNCTION {schema}.finish_members(
-    ids uuid[], tokens uuid[], results jsonb, result text,
-    by_session uuid, by_token uuid, served text[], known text[], most bigint, given timestamptz
+    ids uuid[], tokens uuid[], results jsonb, result text, by_session uuid, by_token uuid, served text[], known text[],
+    most bigint, by_at_once bigint, batch_from bigint, given timestamptz
 ) RETURNS TABLE (took text[], claimed {schema}.job)
     LANGUAGE plpgsql
 AS $$
 DECLARE
-    keys text[];
-    ended uuid[];
+    members text[];
+    limits text[];
+    turns text[];
+    done record;
+    number bigint;
+    woken text[];
+    setting text;
 BEGIN
     PERFORM FROM {schema}.session WHERE id = by_session AND ended_at IS NULL FOR KEY SHARE;
     IF NOT FOUND THEN
         most := 0;
     END IF;
     -- Read before they end: which of them end is known after.
-    keys := ARRAY(SELECT ARRAY[job.id::text, job.fifo] FROM {schema}.job WHERE job.id = ANY (ids) AND job.fifo IS NOT NULL);
-    ended := {schema}.complete_gated(ids, tokens, results, result, given, false);
-    IF ended IS NULL THEN
+    members := ARRAY(SELECT ARRAY[job.id::text, job.fifo] FROM {schema}.job WHERE job.id = ANY (ids) AND job.fifo IS NOT NULL);
+    -- No worker is woken before it is known what is taken here.
+    setting := set_config('winch.claims', 'limits', true) || set_config('winch.opened', '{}', true);
+    done := {schema}.complete_gated(ids, tokens, results, result, given, false);
+    setting := set_config('winch.claims', 'off', true);
+    IF done.ended IS NULL THEN
         RETURN;
     END IF;
-    RETURN QUERY SELECT ended::text[], NULL::{schema}.job;
-    RETURN QUERY
-    SELECT NULL::text[], next
-    FROM {schema}.next_members(
-        ARRAY(
-            SELECT DISTINCT keys[place][2]
-            FROM generate_subscripts(keys, 1) AS place
-            WHERE keys[place][1]::uuid = ANY (ended)
-        ),
-        by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
-    ) AS next;
+    RETURN QUERY SELECT done.ended::text[], NULL::{schema}.job;
+    turns := ARRAY(
+        SELECT DISTINCT members[place][2]
+        FROM generate_subscripts(members, 1) AS place
+        WHERE members[place][1]::uuid = ANY (done.ended)
+    );
+    IF cardinality(turns) > 0 THEN
+        RETURN QUERY
+        SELECT NULL::text[], next
+        FROM {schema}.next_members(
+            turns, by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
+        ) AS next;
+        GET DIAGNOSTICS number = ROW_COUNT;
+        most := most - number;
+    END IF;
+    limits := ARRAY(SELECT key FROM unnest(done.keys) AS key WHERE starts_with(key, 'limit:'));
+    IF most > 0 AND cardinality(limits) > 0 AND cardinality(done.ended) > 0 THEN
+        RETURN QUERY
+        SELECT NULL::text[], next.claimed
+        FROM {schema}.claim_gated(
+            served, by_session, by_token, known, most, 0, by_at_once, 0, 0, batch_from, given, limits
+        ) AS next
+        WHERE (next.claimed).id IS NOT NULL;
+    END IF;
+    woken := ARRAY(
+        SELECT queue
+        FROM unnest(current_setting('winch.opened')::text[]) AS queue
+        WHERE EXISTS (
+            SELECT FROM {schema}.job WHERE job.queue = queue AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL
+        )
+    );
+    IF cardinality(woken) > 0 THEN
+        PERFORM {schema}.ring(woken, false);
+    END IF;
 END
 $$;
 
@@ -1532,9 +1567,12 @@ $$;
 -- must decide there (is_rare), and how many of the jobs are under a scope (place). Sorted by place, the jobs of a queue are
 -- in their order. No row, and nothing is done, where the transaction is not READ COMMITTED.
 -- Rare: a scope that is held or has just opened, and text that was damaged by hand.
+--
+-- Within a finish, which has locked the gates in `within`: only the first jobs of the first queue that has any, up to a job
+-- that needs another gate or none. Nothing is taken where tenants take turns or the queue has a rule.
 CREATE FUNCTION {schema}.claim_gated(
     served text[], by_session uuid, by_token uuid, known text[], most bigint, scoped_most bigint, by_at_once bigint,
-    ahead bigint, spare bigint, batch_from bigint, given timestamptz
+    ahead bigint, spare bigint, batch_from bigint, given timestamptz, within text[] DEFAULT NULL
 ) RETURNS TABLE (place bigint, has_permit boolean, rest integer, is_rare boolean, claimed {schema}.job)
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
@@ -1674,6 +1712,21 @@ BEGIN
         is_any := is_any OR one.has_gates;
         CONTINUE WHEN got >= most OR go_on IS NOT NULL;
         room := most - got;
+        IF within IS NOT NULL THEN
+            EXIT WHEN has_locked OR one.concurrency IS NOT NULL OR one.is_strict;
+            IF NOT one.has_gates THEN
+                EXIT WHEN EXISTS (
+                    SELECT
+                    FROM {schema}.job
+                    WHERE job.queue = one.queue
+                        AND job.filed = 'ready'
+                        AND job.gate IS NULL
+                        AND job.state = 'ready'
+                        AND (known IS NULL OR job.task = ANY (known))
+                );
+                CONTINUE;
+            END IF;
+        END IF;
         IF NOT one.has_gates THEN
             RETURN QUERY
             SELECT job.sort_key, false, NULL::integer, false, job
@@ -1739,12 +1792,34 @@ BEGIN
             CONTINUE;
         END IF;
         CONTINUE WHEN c_id IS NULL;
+        IF within IS NOT NULL THEN
+            EXIT WHEN is_fair;
+            number := coalesce((
+                SELECT min(job.number) - 1
+                FROM unnest(c_text, c_plain) WITH ORDINALITY AS job (text, is_plain, number)
+                WHERE job.is_plain OR job.text IN (
+                    SELECT use.text FROM unnest(u_text, u_gate) AS use (text, gate) WHERE g_key[use.gate] <> ALL (within)
+                )
+            ), cardinality(c_id));
+            EXIT WHEN number = 0;
+            c_id := c_id[:number];
+            c_attempt := c_attempt[:number];
+            c_options := c_options[:number];
+            c_text := c_text[:number];
+            c_plain := c_plain[:number];
+            c_line := c_line[:number];
+            c_tenant := c_tenant[:number];
+            c_weight := c_weight[:number];
+            c_cut := c_cut[:number];
+        END IF;
 
         -- The locks; then what the gates have.
         keys := g_key
             || CASE WHEN is_fair THEN ARRAY['tenants:' || one.queue] ELSE '{}' END
             || CASE WHEN one.concurrency IS NOT NULL THEN ARRAY['queue:' || one.queue] ELSE '{}' END;
-        IF cardinality(keys) > 0 THEN
+        IF within IS NOT NULL THEN
+            has_locked := true;
+        ELSIF cardinality(keys) > 0 THEN
             PERFORM {schema}.lock_gates(keys);
             has_locked := true;
         END IF;
