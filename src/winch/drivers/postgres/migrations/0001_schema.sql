@@ -711,6 +711,7 @@ $$;
 CREATE FUNCTION {schema}.open_gates(opened text[], numbers bigint[]) RETURNS integer
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     key text;
@@ -778,7 +779,7 @@ BEGIN
         -- A finish that claims wakes workers itself, for what it does not take.
         WHERE current_setting('winch.claims', true) IS DISTINCT FROM 'on' OR id = ANY (chosen);
         IF current_setting('winch.claims', true) = 'limits' THEN
-            setting := set_config('winch.opened', coalesce(woken, '{}')::text, true);
+            setting := set_config('winch.opened', chosen::text, true);
             woken := NULL;
         END IF;
     END IF;
@@ -857,6 +858,7 @@ CREATE FUNCTION {schema}.next_members(
 ) RETURNS SETOF {schema}.job
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1039,6 +1041,7 @@ CREATE FUNCTION {schema}.complete_gated(
 )
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     at timestamptz;
@@ -1151,6 +1154,8 @@ CREATE FUNCTION {schema}.finish_members(
     most bigint, by_at_once bigint, batch_from bigint, given timestamptz
 ) RETURNS TABLE (took text[], claimed {schema}.job)
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     members text[];
@@ -1199,11 +1204,9 @@ BEGIN
         WHERE (next.claimed).id IS NOT NULL;
     END IF;
     woken := ARRAY(
-        SELECT queue
-        FROM unnest(current_setting('winch.opened')::text[]) AS queue
-        WHERE EXISTS (
-            SELECT FROM {schema}.job WHERE job.queue = queue AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL
-        )
+        SELECT DISTINCT job.queue
+        FROM {schema}.job
+        WHERE job.id = ANY (current_setting('winch.opened')::uuid[]) AND job.state = 'ready'
     );
     IF cardinality(woken) > 0 THEN
         PERFORM {schema}.ring(woken, false);
@@ -1576,6 +1579,7 @@ CREATE FUNCTION {schema}.claim_gated(
 ) RETURNS TABLE (place bigint, has_permit boolean, rest integer, is_rare boolean, claimed {schema}.job)
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
