@@ -683,6 +683,8 @@ $$;
 -- it was waited for.
 CREATE FUNCTION {schema}.lock_gates(keys text[]) RETURNS integer
     LANGUAGE plpgsql
+    SET enable_seqscan = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     wanted integer := cardinality(keys);
@@ -711,6 +713,7 @@ $$;
 CREATE FUNCTION {schema}.open_gates(opened text[], numbers bigint[]) RETURNS integer
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET enable_seqscan = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -858,6 +861,7 @@ CREATE FUNCTION {schema}.next_members(
 ) RETURNS SETOF {schema}.job
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET enable_seqscan = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -1041,6 +1045,7 @@ CREATE FUNCTION {schema}.complete_gated(
 )
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET enable_seqscan = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1155,6 +1160,7 @@ CREATE FUNCTION {schema}.finish_members(
 ) RETURNS TABLE (took text[], claimed {schema}.job)
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET enable_seqscan = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1579,6 +1585,7 @@ CREATE FUNCTION {schema}.claim_gated(
 ) RETURNS TABLE (place bigint, has_permit boolean, rest integer, is_rare boolean, claimed {schema}.job)
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET enable_seqscan = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
