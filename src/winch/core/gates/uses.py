@@ -102,7 +102,7 @@ def has_fifo(gates: Sequence[GateUse]) -> bool:
 
 
 def shared_limit(gates: Sequence[GateUse]) -> int | None:
-    """The number of the largest limit without a key, which all its jobs share; None where there is none."""
+    """The largest number of a limit without a key, which all its jobs share; None: there is none."""
     return max((use.n for use in gates if use.kind == LIMIT and use.key == use.name), default=None)
 
 

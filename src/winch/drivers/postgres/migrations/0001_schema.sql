@@ -1574,7 +1574,8 @@ $$;
 -- Returns a row for each job that was claimed, and a last one without a job: whether a queue has gates or a rule
 -- (has_permit), the number of the queue with which another call is to go on (rest; NULL: with none), whether core/gates
 -- must decide there (is_rare), and how many of the jobs are under a scope (place). Sorted by place, the jobs of a queue are
--- in their order. No row, and nothing is done, where the transaction is not READ COMMITTED.
+-- in their order. No row, and nothing is done, where the transaction is not READ COMMITTED. With ahead = 0 no call goes on
+-- with a queue whose first jobs are held.
 -- Rare: a scope that is held or has just opened, and text that was damaged by hand.
 --
 -- Within a finish, which has locked the gates in `within`: only the first jobs of the first queue that has any, up to a job
@@ -2326,7 +2327,7 @@ BEGIN
             GET DIAGNOSTICS number = ROW_COUNT;
             got := got + number;
         END IF;
-        IF is_again AND got < most THEN
+        IF is_again AND got < most AND ahead > 0 THEN
             go_on := one.number;
         END IF;
     END LOOP;
