@@ -149,12 +149,13 @@ class Fetcher(Service):
         self.look_up()
 
     def job_ended(self) -> None:
-        """A job has ended here: its slot is free, and there may be room for one more of its queue."""
+        """A job has ended here: its slot is free, and there may be room for one more of its queue. A
+        claim without a free slot may have passed over jobs."""
         if self.is_waiting:
             self.slot_freed()
-        elif self._had_no_slot and self._taker.free():
-            self.look_up()
-        elif self._bounds is not None and self._bounds.is_full:
+            return
+        is_bounded = self._bounds is not None and self._bounds.is_full
+        if is_bounded or (self._had_no_slot and self._taker.free()):
             self.look_up()
 
     def look_up(self) -> None:

@@ -23,8 +23,8 @@ from winch.storage.params import ClaimParams
 SPARE = 10
 # The statement that decides in the store looks at fewer first, and at all where those were too few.
 FEW_SPARE, FEW_AHEAD = 2, 50
-# A claim without a free slot tries so many candidates, where the last one found most gates closed: the jobs of its own
-# worker hold them.
+# A claim without a free slot tries so many candidates, where the last one found most gates closed: the
+# jobs of its own worker hold them.
 TRIED = 32
 # How many orders of queues are remembered to have jobs with gates: a worker with weights has several.
 KNOWN_ORDERS = 1000
@@ -37,7 +37,7 @@ class GatedClaims:
         self._base = base
         # Queues, as claims name them, that had ready jobs with gates at the last look: a hint.
         self.with_gates: set[tuple[str, ...]] = set()
-        # Those where the last claim without a free slot got less than half of what it wanted: a hint, too.
+        # Those where the last claim without a free slot got less than half of what it wanted.
         self._mostly_closed: set[tuple[str, ...]] = set()
 
     def claim(self, params: ClaimParams, now: datetime | None) -> Body[list[Claim]]:
