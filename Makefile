@@ -14,7 +14,7 @@ STAMP := .venv/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail faktory frameworks mutations soak scale-in move-lab fuzz clean shop dist sdist-check notes matrix
+.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail faktory clients frameworks mutations soak scale-in move-lab fuzz clean shop dist sdist-check notes matrix
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -107,6 +107,12 @@ frameworks: setup ## the shops of FastAPI, Flask and Litestar, oldest and newest
 faktory: setup ## Faktory's own clients for Node and Python, unchanged, against `winch serve --faktory` on every store
 	@command -v npm >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends npm
 	$(BIN)/pytest tests/web/test_faktory_clients.py -q
+
+clients: setup ## every SDK (Python, TypeScript, Go) against real servers on SQLite, PostgreSQL and Redis; ONLY='--languages go --stores sqlite'
+	@command -v node >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends nodejs
+	@command -v npm >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends npm
+	@command -v go >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends golang-go
+	$(BIN)/python -m scripts.clients $(ONLY)
 
 wagtail: setup ## Wagtail's own tests that enqueue, with Winch as the backend of its tasks
 	$(BIN)/python scripts/wagtail_suite.py

@@ -58,6 +58,7 @@ PERMIT = "the end of a claim does not return its permits"
 CALLBACK = "the end of a job does not release the jobs that wait for it"
 OTHER_END = "a finish with a different outcome is accepted as a repeat of the stored one"
 ARCHIVE = "a repeated finish is not looked up in the archive"
+FENCED = "a producer of an old route stores no job that has a key or an order"
 HANDOVER = "a job that moves to another shard is stored once per message, even after it has ended"
 OWN_GATE = "an opening gate makes a job ready that waits at another gate"
 ORDER = "members of a FIFO key are numbered in a different order than they were enqueued"
@@ -121,6 +122,21 @@ MUTATIONS = (
     Mutation(
         "parcel", "sqlite", PARCEL_LOST,
         (("sqlite/verbs/moves.py", "            yield from _keep(parcels.open_key(move), parcels.written(number, jobs))\n", ""),),
+        ("conformance:moves",),
+    ),
+    Mutation(
+        "fence", "sqlite", FENCED,
+        (("sqlite/verbs/moves.py", "if number < int((yield from _record(parcels.FENCE, at)) or 0):", "if False:"),),
+        ("conformance:moves",),
+    ),
+    Mutation(
+        "fence", "postgres", FENCED,
+        (("postgres/verbs/moves.py", "if rows and int(rows[0][0]) > number:", "if False:"),),
+        ("conformance:moves",),
+    ),
+    Mutation(
+        "fence", "redis", FENCED,
+        (("redis/lua/enqueue_special.lua", "if A.fence and A.fence < tonumber", "if A.fence and A.fence < -tonumber"),),
         ("conformance:moves",),
     ),
     Mutation(

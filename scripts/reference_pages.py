@@ -106,7 +106,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "integrations": (
         "Integrations",
         "Winch in other frameworks: [FastAPI](../howto/fastapi.md), [Flask](../howto/flask.md), [Litestar](../howto/litestar.md), "
-        "[SQLAlchemy](../howto/sqlalchemy.md), [Sentry, structlog and OpenTelemetry logs](../howto/errors-and-logs.md).",
+        "[SQLAlchemy](../howto/sqlalchemy.md), [AWS Lambda](../howto/aws-lambda.md), [Sentry, structlog and OpenTelemetry logs](../howto/errors-and-logs.md).",
         (
             "winch.integrations.fastapi.job_router",
             "winch.integrations.starlette.lifespan",
@@ -122,6 +122,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "winch.integrations.litestar.WinchPlugin",
             "winch.integrations.litestar.accepted",
             "winch.integrations.litestar.jobs_of",
+            "winch.integrations.aws_lambda.handler",
             "winch.integrations.status.JobStatus",
             "winch.integrations.sqlalchemy.JobSession",
             "winch.integrations.sqlalchemy_async.AsyncJobSession",

@@ -45,6 +45,7 @@ PARTS = (
     "docs",
     "cli",
     "harness",
+    "clients",
     "matrix",
     "frameworks",
     "django",

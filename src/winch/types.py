@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from winch.areas.backfill import Backfilled
 from winch.areas.dead_groups import GroupMark
+from winch.areas.drain import DrainReport
 from winch.areas.flows import FlowInfo
 from winch.areas.idempotency import Once
 from winch.areas.jobs import JobList
@@ -83,6 +84,7 @@ __all__ = [
     "Definition",
     "DeliveryAttempt",
     "Directive",
+    "DrainReport",
     "Dst",
     "Duplicate",
     "Duration",

@@ -13,7 +13,7 @@ from winch.core.errors import ConfigError, DuplicateJob
 from winch.core.lifecycle import JobState
 from winch.engine.moving import mover as mover_module
 from winch.engine.moving import routed_driver
-from winch.engine.moving.carrying import HOLDER, LIVE, jobs_of
+from winch.engine.moving.carrying import HOLDER, LIVE, Carrier, jobs_of
 from winch.engine.moving.checks import refusals
 from winch.engine.moving.mover import Mover
 from winch.engine.moving.route import MoveStep, Route
@@ -217,6 +217,57 @@ def test_it_goes_back(pair: Pair) -> None:
         pair.complete(pair.source, got)
 
 
+def test_a_member_that_is_slow_across_the_way_back_follows_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = pair.plain.using(fifo="acct:7")
+    ids = [member.enqueue(1).id]
+    route = pair.mover.drain(pair.opened())
+    true_run: Callable[..., object] = pair.target.run
+    reads, goes_on = threading.Event(), threading.Event()
+
+    def slow(sent: object) -> object:
+        if getattr(sent, "name", "").startswith("enqueue"):
+            monkeypatch.setattr(pair.target, "run", true_run)
+            reads.set()
+            goes_on.wait(30)
+        return true_run(sent)
+
+    monkeypatch.setattr(pair.target, "run", slow)
+    producer = threading.Thread(target=lambda: ids.append(member.enqueue(2).id))
+    producer.start()
+    assert reads.wait(30)
+    route = pair.mover.advance(pair.mover.turn_back(route))
+    goes_on.set()
+    producer.join(30)
+    assert ids[1] in pair.ids(pair.source), "where new jobs go by now"
+    ids.append(member.enqueue(3).id)
+    pair.mover.end_back(pair.mover.drain(route))
+    for expected in ids:
+        got = pair.claims(pair.source, 9)
+        assert [claim.id for claim in got] == [expected]
+        pair.complete(pair.source, got)
+
+
+def test_members_are_numbered_anew_while_producers_are_held(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that is drawn before could be lower than that of a member stored meanwhile."""
+    steps: list[MoveStep] = []
+    true_prepare = Carrier.prepare
+
+    def noted(carrier: Carrier) -> None:
+        there = pair.mover.route()
+        assert there is not None
+        steps.append(there.step)
+        true_prepare(carrier)
+
+    monkeypatch.setattr(Carrier, "prepare", noted)
+    route = pair.mover.drain(pair.opened())
+    pair.mover.turn_back(route)
+    assert steps == [MoveStep.HELD, MoveStep.BACK_HELD]
+
+
 @pytest.mark.parametrize("verb", ["move_out", "move_in", "move_done"])
 @pytest.mark.parametrize("is_applied", [True, False])
 def test_another_mover_goes_on_where_one_died(
@@ -257,15 +308,20 @@ def test_a_producer_takes_back_the_hold_of_a_mover_that_died(pair: Pair) -> None
     route = pair.mover.begin(None)
     pair.mover._change(route, route.changed(step=MoveStep.HELD))
     stored: list[str] = []
-    producer = threading.Thread(target=lambda: stored.append(pair.plain.enqueue(1).id))
+    plain_one = pair.plain.enqueue(1).id
+    there = pair.mover.route()
+    assert there is not None
+    assert there.step is MoveStep.HELD, "a plain job waits for nothing"
+    keyed = pair.plain.using(unique="k")
+    producer = threading.Thread(target=lambda: stored.append(keyed.enqueue(2).id))
     producer.start()
     producer.join(30)
-    assert pair.ids(pair.source) == set(stored)
+    assert pair.ids(pair.source) == {plain_one, *stored}
     there = pair.mover.route()
     assert there is not None
     assert there.step is MoveStep.ANNOUNCED
     pair.mover.drain(pair.mover.advance(there))
-    assert pair.ids(pair.target) == set(stored)
+    assert pair.ids(pair.target) == {plain_one, *stored}
 
 
 def test_a_producer_that_names_another_target_stays(pair: Pair, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def look(app: App, service_retires: list[str] | None, times: int = 1) -> None:
     async def main() -> None:
         service = NewQueues(
             app.ready(),
-            app.tasks,
+            app.runtime,
             lambda known: [queue for queue in known if queue != "slow"],
             ["default"],
             None if service_retires is None else service_retires.append,

@@ -194,10 +194,10 @@ def test_the_loggers_that_people_configure_keep_their_names() -> None:
 
 # The names of the API on an app.
 APP_NAMES = {
-    "aclose", "aenqueue_many", "aforward_spool", "asignal", "audit", "close", "command", "configure",
-    "dead", "declare", "enqueue_many", "flows", "forward_spool", "idempotency", "jobs", "lifespan",
-    "limits", "migrate", "on", "outbox", "preflight", "queues", "run_worker", "schedule", "schedules",
-    "signal", "task", "transaction", "use", "webhooks", "worker", "workers",
+    "aclose", "adrain", "aenqueue_many", "aforward_spool", "asignal", "audit", "close", "command",
+    "configure", "dead", "declare", "drain", "enqueue_many", "flows", "forward_spool", "idempotency",
+    "jobs", "lifespan", "limits", "migrate", "on", "outbox", "preflight", "push", "queues", "run_worker",
+    "schedule", "schedules", "signal", "task", "transaction", "use", "webhooks", "worker", "workers",
 }  # fmt: skip
 # Parts of the engine that the command line, the dashboard and the tests reach through the app. None may
 # be added.

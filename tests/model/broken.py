@@ -25,6 +25,7 @@ from tests.model.gates import (
 from tests.model.handover import MoveDesign, MoveModel, MoveScope
 from tests.model.leases import LeaseDesign, LeaseModel, LeaseScope
 from tests.model.moving import StoreMoveDesign, StoreMoveModel
+from tests.model.moving_keys import KeyMoveDesign, KeyMoveModel
 from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
 from tests.model.queue_rule import RuleDesign, RuleModel, RuleScope
@@ -44,6 +45,7 @@ from tests.model.scopes import (
     FIFO_HANDED,
     FIFO_KEY,
     GATE_HOMES,
+    KEY_MOVES,
     LATE_BEATS,
     LATE_NAMES,
     LEASES,
@@ -139,6 +141,11 @@ def _store_move_breaks(name: str, rule: Rule, design: StoreMoveDesign) -> Case:
     return Case(name, scope.name, rule, partial(explore, StoreMoveModel(design, scope), (rule,)))
 
 
+def _key_move_breaks(name: str, design: KeyMoveDesign) -> Case:
+    rule = Rule.MOVE_KEY
+    return Case(name, KEY_MOVES.name, rule, partial(explore, KeyMoveModel(design, KEY_MOVES), (rule,)))
+
+
 def _note_breaks(name: str, rule: Rule, design: NoteDesign) -> Case:
     return Case(name, NOTES.name, rule, partial(explore, NoteModel(design, NOTES), (rule,)))
 
@@ -161,6 +168,13 @@ BROKEN: tuple[Case, ...] = (
     _command_breaks(
         "commands are numbered by clocks", Rule.COMMAND_ORDER, CommandDesign(numbers="clocks")
     ),
+    # A unique key whose queue moves between stores.
+    _key_move_breaks("producers are trusted to be quick", KeyMoveDesign(compares="never")),
+    _key_move_breaks("the fence is read before the transaction", KeyMoveDesign(compares="before it")),
+    _key_move_breaks("the fence rises over an open transaction", KeyMoveDesign(waits_for_open=False)),
+    _key_move_breaks("a late raise lowers the fence", KeyMoveDesign(only_rises=False)),
+    _key_move_breaks("the parcel is looked at first", KeyMoveDesign(looks="parcel, source")),
+    _key_move_breaks("a holder is looked for in one store", KeyMoveDesign(looks="nowhere")),
     # A move between stores.
     _store_move_breaks(
         "jobs leave with the mover alone", Rule.MOVE_LOST, StoreMoveDesign(leaves="with the mover")

@@ -20,6 +20,7 @@ from tests.model.gates import (
 from tests.model.handover import MoveDesign, MoveModel
 from tests.model.leases import LeaseDesign, LeaseModel
 from tests.model.moving import StoreMoveDesign, StoreMoveModel
+from tests.model.moving_keys import KeyMoveDesign, KeyMoveModel
 from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
 from tests.model.queue_rule import RuleDesign, RuleModel
@@ -38,6 +39,7 @@ from tests.model.scopes import (
     FIFO_KEY,
     FIFO_OF_THREE,
     GATE_HOMES,
+    KEY_MOVES,
     LATE_NAMES,
     LIMIT_SCOPES,
     MOVES,
@@ -223,6 +225,16 @@ HOLDS: tuple[Case, ...] = (
             ),
         )
         for scope in (STORE_MOVES, STORE_MOVE_OF_ONE)
+    ),
+    Case(
+        "the protocol",
+        KEY_MOVES.name,
+        None,
+        partial(explore, KeyMoveModel(KeyMoveDesign(), KEY_MOVES)),
+        (
+            *("takes the hold back", "is refused", "finds the holder", "late raise comes"),
+            *("a job leaves", "the holder ends in the source", "the holder ends in the target"),
+        ),
     ),
     *(
         Case(

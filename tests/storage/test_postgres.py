@@ -139,7 +139,7 @@ def test_every_verb_has_a_file_as_in_sqlite() -> None:
     assert theirs - ours <= {"record.sql"}
     # Only here do old snapshots keep the database from cleaning up. What a move takes and reads, SQLite
     # takes with the statements of other verbs, job by job under its one lock.
-    moves = {"key_holders.sql", "move_done.sql", "move_out.sql"}
+    moves = {"key_holders.sql", "move_done.sql", "move_out.sql", "enqueue_fenced.sql", "raise_fence.sql"}
     assert ours - theirs == {"oldest_snapshot.sql", *moves}
 
 

@@ -392,3 +392,44 @@ def test_a_member_is_not_behind_a_task_that_the_worker_does_not_know(driver: Red
     end = completed(ClaimRef(claim.id, claim.token))
     answers, claims = driver.run(driver.finish_and_claim([end], then))
     assert (answers, [one.id for one in claims]) == ([Answer.TOOK], [second.id])
+
+
+def test_a_session_that_holds_more_than_it_runs_counts_alike_at_home(driver: RedisClusterDriver) -> None:
+    """Its jobs go home with their claims, one by one. There the limit counts what the session runs at
+    once, and each end gives back what it used."""
+    jobs = [gated(limit("k", 3)) for _ in range(12)]
+    driver.run(driver.enqueue(jobs))
+    first, second = start(driver), start(driver)
+
+    def claim(session: str, most: int, at_once: int | None) -> list[ClaimRef]:
+        params = ClaimParams(
+            session=session, token=new_id(), queues=("default",), limit=most, at_once=at_once
+        )
+        return [ClaimRef(one.id, one.token) for one in driver.run(driver.claim(params))]
+
+    def used() -> int:
+        return sum(info.used for info in driver.run(driver.limits()))
+
+    held = claim(first, 7, 2)
+    assert (len(held), used()) == (7, 2)
+    both = gated(limit("k", 3), fifo("x"))
+    driver.run(driver.enqueue([both]))
+    assert {tuple(parts_of(driver, job.id)) for job in jobs} == {(HOME,)}
+    assert used() == 2
+    other = claim(second, 5, None)
+    assert (len(other), used()) == (1, 3)
+    assert claim(second, 5, None) == []
+    driver.run(driver.finish([completed(one) for one in held[:5]]))
+    assert used() == 3
+    driver.run(driver.finish([completed(held[5])]))
+    assert used() == 2
+    driver.run(driver.finish([completed(one) for one in (held[6], *other)]))
+    assert used() == 0
+    left = claim(first, 20, None)
+    while left:
+        assert len(left) <= 3
+        driver.run(driver.finish([completed(one) for one in left]))
+        left = claim(first, 20, None)
+    assert {job.state for job in driver.run(driver.get([job.id for job in jobs])) if job} == {
+        JobState.COMPLETED
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,8 @@ from winch.core.gates.uses import FIFO, LIMIT, GateSpec, GateUse, with_gates
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.storage.params import Answer, ClaimParams
+from winch.drivers.sqlite.verbs.claim import TRIED
+from winch.storage.params import Answer, ClaimParams, NewJob
 
 CLOSED = GateUse("limit:closed", LIMIT, "limit:closed", n=0)
 
@@ -33,9 +35,16 @@ def start(driver: SqliteDriver) -> str:
     return session.id
 
 
-def claim(driver: SqliteDriver, session: str, limit: int, at_once: int | None = None) -> list[Claim]:
+def claim(
+    driver: SqliteDriver, session: str, limit: int, at_once: int | None = None, free: int | None = None
+) -> list[Claim]:
     params = ClaimParams(
-        session=session, token=new_token(), queues=("default",), limit=limit, at_once=at_once
+        session=session,
+        token=new_token(),
+        queues=("default",),
+        limit=limit,
+        at_once=at_once,
+        free=free,
     )
     return driver.run(driver.claim(params))
 
@@ -99,6 +108,64 @@ def test_a_session_with_few_slots_claims_more_than_a_limit_allows_to_run(driver:
     # The end of a session gives back all that it had.
     driver.run(driver.end_session(second))
     assert used(driver) == 0
+
+
+def states(driver: SqliteDriver, ids: list[str]) -> Counter[str]:
+    return Counter(job.state.value for job in driver.run(driver.get(ids)) if job is not None)
+
+
+def keyed(count: int, keys: int) -> list[NewJob]:
+    """Jobs of so many keys in turn, of each of which one may run."""
+    gates = [GateUse(f"limit:mail={key}", LIMIT, "limit:mail", n=1) for key in range(keys)]
+    return [new_job(id=new_id(), options=with_gates(None, (gates[at % keys],))) for at in range(count)]
+
+
+def test_a_claim_ahead_of_free_slots_blocks_no_job(driver: SqliteDriver) -> None:
+    """What is blocked is written twice more. A claim that has filled its slots leaves it ready."""
+    jobs = keyed(60, keys=20)
+    driver.run(driver.enqueue(jobs))
+    ids = [job.id for job in jobs]
+    session = start(driver)
+    assert [one.id for one in claim(driver, session, 50, free=5)] == ids[:20]
+    assert states(driver, ids) == {"running": 20, "ready": 40}
+    # Without a free slot one is blocked, so that the end which lets it in wakes the worker.
+    assert claim(driver, session, 50, free=0) == []
+    assert states(driver, ids) == {"running": 20, "ready": 39, "blocked": 1}
+
+
+def test_a_claim_that_looks_again_counts_what_it_has(driver: SqliteDriver) -> None:
+    """Without a free slot it tries a few jobs first. Where those are open it reads on."""
+    jobs = keyed(100, keys=TRIED)
+    driver.run(driver.enqueue(jobs))
+    ids = [job.id for job in jobs]
+    assert [one.id for one in claim(driver, start(driver), 50, free=0)] == ids[:TRIED]
+    assert states(driver, ids) == {"running": TRIED, "ready": 100 - TRIED}
+
+
+def test_a_claim_for_free_slots_blocks_all_that_cannot_run(driver: SqliteDriver) -> None:
+    """Else its worker would sleep beside a job behind them that its gate lets run."""
+    jobs = [*keyed(300, keys=2), *keyed(1, keys=1), new_job(id=new_id())]
+    other = GateUse("limit:sms", LIMIT, "limit:sms", n=1)
+    jobs.append(new_job(id=new_id(), options=with_gates(None, (other,))))
+    driver.run(driver.enqueue(jobs))
+    ids = [job.id for job in jobs]
+    found = claim(driver, start(driver), 50, free=10)
+    assert [one.id for one in found] == [*ids[:2], *ids[-2:]]
+    assert states(driver, ids) == {"running": 4, "blocked": 299}
+
+
+def test_ends_of_many_keys_let_in_the_first_jobs_of_each(driver: SqliteDriver) -> None:
+    """One statement opens all gates that have as many permits back."""
+    heavy = GateUse("limit:heavy", LIMIT, "limit:heavy", n=2)
+    jobs = [*keyed(12, keys=4), *(new_job(options=with_gates(None, (heavy,))) for _ in range(5))]
+    driver.run(driver.enqueue(jobs))
+    ids = [job.id for job in jobs]
+    session = start(driver)
+    claims = claim(driver, session, 50)
+    assert [one.id for one in claims] == [*ids[:4], *ids[12:14]]
+    driver.run(driver.finish([completed(one) for one in claims]))
+    assert states(driver, ids[4:8] + ids[14:16]) == {"ready": 6}
+    assert states(driver, ids[8:12] + ids[16:]) == {"blocked": 5}
 
 
 def test_ends_by_the_hundred_free_limits_and_turns_alike(driver: SqliteDriver) -> None:

@@ -18,12 +18,17 @@ from winch.web.site import SiteConfig
 
 STORES = ("memory", "sqlite", "postgres", "redis")
 PRINTED: list[str] = []
+TIMED: list[str] = []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if PRINTED:
         terminalreporter.section("narrowed access: routes × roles × narrowings")
         for line in PRINTED:
+            terminalreporter.line(line)
+    if TIMED:
+        terminalreporter.section("ten tasks by clicks")
+        for line in sorted(TIMED):
             terminalreporter.line(line)
 
 

@@ -25,6 +25,8 @@ class Client:
 
     def __init__(self, port: int, *, wid: str = "", password: str = "", tls: bool = False) -> None:
         self.port, self.wid, self.password, self.tls = port, wid, password, tls
+        self.reads_text = False
+        """Whether the next replies hold plain text and no JSON."""
 
     async def __aenter__(self) -> Client:
         context = None
@@ -66,7 +68,8 @@ class Client:
         size = int(line[1:])
         if size < 0:
             return None
-        return json.loads((await self.reader.readexactly(size + 2))[:-2])
+        body = (await self.reader.readexactly(size + 2))[:-2]
+        return body.decode() if self.reads_text else json.loads(body)
 
     async def say(self, word: str, what: object = None) -> Any:
         text = what if isinstance(what, str) else "" if what is None else json.dumps(what)

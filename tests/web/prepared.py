@@ -11,6 +11,7 @@ import asyncio
 import math
 import random
 import secrets
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -99,6 +100,7 @@ def _rate(dice: random.Random, queue: str, minute: int, per_minute: float) -> Ta
             "acme": (number // 2, number // 2 * waits),
             "globex": (number // 3, number // 3 * waits),
         },
+        spent={"acme": number // 2 * took, "globex": number // 3 * took},
     )
 
 
@@ -231,10 +233,13 @@ async def _prepare(app: App, late: timedelta) -> dict[str, str]:
         )  # fmt: skip
         await driver.arun(driver.start_session(session))
         sessions[worker] = session
-    by_queue = {queue: sessions[worker] for worker, _, queues, _ in WORKERS for queue in queues}
+    by_queue: dict[str, list[NewSession]] = {}
+    for worker, _, queues, _ in WORKERS:
+        for queue in queues:
+            by_queue.setdefault(queue, []).append(sessions[worker])
 
-    async def claim(queue: str, count: int) -> list[Claim]:
-        one = by_queue[queue]
+    async def claim(queue: str, count: int, place: int = 0) -> list[Claim]:
+        one = by_queue[queue][place]
         params = ClaimParams(
             session=one.id, token=secrets.token_hex(16), queues=(queue,), limit=count, tasks=one.tasks
         )
@@ -262,9 +267,10 @@ async def _prepare(app: App, late: timedelta) -> dict[str, str]:
         found = await enqueue(queue, 12)
         await finish(await claim(queue, 12), JobState.COMPLETED, "completed", result='{"ok":true}')
         ids.setdefault("completed", found[0])
-    for queue, count in (("payments", 20), ("mail", 9), ("media", 14), ("reports", 4)):
+    for queue, count in (("payments", 24), ("mail", 9), ("media", 14), ("reports", 4)):
         found = await enqueue(queue, count)
-        await claim(queue, count)
+        for place in range(len(by_queue[queue])):
+            await claim(queue, count // len(by_queue[queue]), place)
         ids.setdefault("running", found[0])
     ids["scheduled"] = (await enqueue("reports", 2, delay="47m"))[0]
     cancelled = (await enqueue("mail", 1))[0]
@@ -281,3 +287,39 @@ async def _prepare(app: App, late: timedelta) -> dict[str, str]:
     app.schedules.add("nightly report", task="reports.nightly", cron="0 2 * * *", args={"day": "today"})
     await driver.arun(driver.kv_put(books(time.time())))
     return ids
+
+
+# -- the day before ----------------------------------------------------------------------------------
+
+
+async def _die(app: App, count: int) -> None:
+    """As many charges die as the gateway's errors made them die today."""
+    driver = await asyncio.to_thread(app.ready)
+    charge = tasks_of(app)["payments"]
+    for n in range(count):
+        given = ARGS["payments"](1000 + n)
+        await charge.using(tenant=TENANTS[n % 5]).aenqueue(**given)
+    session = NewSession(
+        id="00000000-0000-4000-8000-000000000100", worker="pay-0", host="10.2.0.10", pid=1999,
+        release="1.0.3", queues=("payments",), tasks=(charge.name,), slots=count,
+        lease=timedelta(minutes=1),
+    )  # fmt: skip
+    await driver.arun(driver.start_session(session))
+    params = ClaimParams(
+        session=session.id, token="yesterday", queues=("payments",), limit=count, tasks=session.tasks
+    )
+    claims = await driver.arun(driver.claim(params))
+    failure = Failure(ERRORS[0][2], ERRORS[0][3], TRACEBACK)
+    done = [
+        Finish(id=one.id, token=one.token, to=JobState.DEAD, what="failed", error=failure,
+               reason="out of attempts")
+        for one in claims
+    ]  # fmt: skip
+    for answer in await driver.arun(driver.finish(done)):
+        assert answer is not None
+    await driver.arun(driver.end_session(session.id))
+    await app.aclose()
+
+
+if __name__ == "__main__":  # under a clock that shows the day before
+    asyncio.run(_die(App(sys.argv[1]), int(sys.argv[2])))

@@ -13,7 +13,7 @@ SHAPE = ("the body is not as it should be", "the query is not as it should be")
 DESCRIBED = ("Invalid RFC3339 encoded datetime", "got `float`")
 
 
-@schemathesis.hook
+@schemathesis.hook  # type: ignore[untyped-decorator]
 def before_call(context: Any, case: schemathesis.Case, kwargs: Any) -> None:
     """A wait for a job or a worker would take up to a minute."""
     if isinstance(case.body, dict) and isinstance(case.body.get("wait"), str):
@@ -24,7 +24,7 @@ def before_call(context: Any, case: schemathesis.Case, kwargs: Any) -> None:
         case.headers["Prefer"] = "wait=0"
 
 
-@schemathesis.check
+@schemathesis.check  # type: ignore[untyped-decorator]
 def shape_is_as_described(ctx: Any, response: Any, case: schemathesis.Case) -> None:
     """A request of the described shape is refused by a rule, if at all, never for its shape."""
     if case.meta is None or not case.meta.generation.mode.is_positive:

@@ -96,7 +96,11 @@ def test_three_findings_are_three_kinds_and_each_has_its_remedy() -> None:
         "pay is late: 4 m 12 s, objective 1 m",
     ]
     assert [one.remedy for one in found.findings] == ["Review the group", "See the queue", "Add workers"]
-    assert [one.href for one in found.findings] == ["/dead/f-a.charge", "/queues/gpu", "/workers"]
+    assert [one.href for one in found.findings] == [
+        "/dead/f-a.charge",
+        "/queues/gpu",
+        "/workers?queue=pay",
+    ]
     assert found.findings[0].why == "Boom: no", "the last part of the error's name"
     assert "all 4 slots" in found.findings[2].why
     assert (found.verdict, found.note, found.more) == ("4 problems", "0 of 2 queues on time", 1)
@@ -234,7 +238,7 @@ def test_facets_write_into_the_search_and_columns_are_remembered(make_web: Calla
     assert "winch-columns=state.task.tags.id" in str(chosen.headers.get_list("set-cookie"))
     again = web.ask("GET", "/jobs", headers=HTML).text
     assert 'class="c-tags"' in again
-    assert "is-roomy" in again
+    assert 'data-density="roomy"' in again
     assert 'class="c-when' not in again
     assert "Without state:dead" in web.ask("GET", "/jobs?q=state:dead", headers=HTML).text
 
@@ -251,7 +255,7 @@ def test_a_view_is_saved_and_removed(web: Web) -> None:
     assert "late ones" in web.ask("GET", "/jobs", headers=HTML).text
     assert send(name="", q="x") == 422
     assert send(name="x", q="nothing:x") in (400, 422)
-    assert send(name="late ones", action="remove") == 303
+    assert send(remove="late ones") == 303
     assert "late ones" not in web.ask("GET", "/jobs", headers=HTML).text
     assert [line["action"] for line in web.api("GET", "/audit").json()["lines"]] == ["save view"] * 2
 
@@ -371,10 +375,33 @@ def test_theme_and_time_zone_are_links_that_set_cookies(make_web: Callable[..., 
     for wrong in ("//evil.test", "https://evil.test", "/\tx"):
         away = web.ask("GET", "/preferences", params={"next": wrong})
         assert away.headers["location"] == "/"
-    web.ask("GET", "/preferences", params={"theme": "pink", "zone": "../../etc/passwd"})
+    web.ask("GET", "/preferences", params={"theme": "pink"})
+    refused = web.ask("GET", "/preferences", params={"zone": "../../etc/passwd"}, headers=HTML)
+    assert refused.status_code == 422
+    assert "Europe/Berlin" in refused.text
     page = web.ask("GET", "/jobs", headers=HTML).text
     assert 'data-theme="contrast"' in page, "an unknown theme changes nothing"
-    assert 'data-zone="UTC"' in page
+    assert 'data-zone="Asia/Tokyo"' in page, "an unknown zone changes nothing"
+
+
+def test_the_settings_keep_how_pages_look(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite", instances=(("staging", "https://jobs.staging.example"),))
+    web.add.enqueue(1)
+    page = web.ask("GET", "/settings", headers=HTML).text
+    assert '<option value="Europe/Berlin">' in page
+    assert 'href="https://jobs.staging.example" rel="noreferrer"' in page.partition("<main")[2]
+    form = {"theme": "dark", "zone": "Asia/Tokyo", "density": "roomy", "show-state": "on",
+            "show-id": "on", "show-when": "on", "next": "/settings?did=look-kept"}  # fmt: skip
+    answer = web.ask("GET", "/preferences", params=form)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/settings?did=look-kept")
+    page = web.ask("GET", "/settings?did=look-kept", headers=HTML).text
+    assert "Kept in this browser." in page
+    assert 'name="zone" value="Asia/Tokyo"' in page
+    assert re.findall(r'name="show-(\w+)" checked', page) == ["id", "when"]
+    page = web.ask("GET", "/jobs", headers=HTML).text
+    assert 'data-theme="dark"' in page
+    assert 'data-density="roomy"' in page
+    assert re.findall(r'<th scope="col" class="c-(\w+)', page) == ["tick", "state", "task", "id", "when"]
 
 
 def test_files_with_their_tag_are_kept_for_good(make_web: Callable[..., Web]) -> None:

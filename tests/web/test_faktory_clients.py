@@ -170,6 +170,16 @@ def test_pyfaktory(app: App, programs: Programs) -> None:
         assert dead.record.error.message == "as it should"
 
 
+def test_a_batch_of_pyfaktory(app: App, programs: Programs) -> None:
+    with gateway(app) as (_, port):
+        programs.run(port, "with_pyfaktory.py", "batch", str(JOBS))
+        with programs.worker(port, "with_pyfaktory.py"):
+            wait_for(app, {"completed": JOBS + 1})
+        starts = programs.file.read_text().splitlines()
+        assert Counter(starts) == expected("member", JOBS) + Counter([f"start after {JOBS}"])
+        assert starts[-1] == f"start after {JOBS}", "the callback comes last"
+
+
 def test_faktory_for_python(app: App, programs: Programs) -> None:
     with gateway(app) as (_, port):
         programs.run(port, "with_faktory.py", "push", str(JOBS))

@@ -12,6 +12,7 @@ from tests.web.kit import Web
 from tests.web.server import serving
 from tests.web.test_actions import Operator
 from tests.web.test_browser import _listen, browser
+from tests.web.walk import Walk
 
 __all__ = ["browser"]
 
@@ -32,23 +33,10 @@ def test_every_action_by_its_button(store: str, make_web: Callable[..., Web], br
     first = made.add(web.add.bind(1))
     made.add(web.mail.bind("ada"), after=[first])
     flow = made.enqueue()
-    wrong: list[str] = []
-    said: list[str] = []
     with serving(app) as address:
-        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
-        _listen(page, wrong)
-
-        def go(path: str) -> None:
-            assert page.goto(address + path).status == 200
-
-        def press(name: str, within: str = "main") -> None:
-            with page.expect_navigation():
-                page.locator(within).get_by_role("button", name=name, exact=True).first.click()
-
-        def done(action: str) -> None:
-            found = [line["action"] for line in op.lines()]
-            said.extend(found)
-            assert action in found, (action, found, page.url)
+        walk = Walk(web, browser, address)
+        op, page, go, press, done = walk.op, walk.page, walk.go, walk.press, walk.done
+        op.lines()
 
         def number_of(name: str) -> int:
             spec = next(one.spec for one in app.limits.list() if one.name == name)
@@ -145,7 +133,8 @@ def test_every_action_by_its_button(store: str, make_web: Callable[..., Web], br
         # Schedules.
         go("/schedules/hourly")
         press("Skip next")
-        press("Pause")
+        page.locator("summary", has_text="Pause").click()
+        press("Pause", "details[open] form")
         assert app.schedules.get("hourly").paused_at is not None
         press("Resume")
         op.lines()
@@ -181,8 +170,8 @@ def test_every_action_by_its_button(store: str, make_web: Callable[..., Web], br
         page.fill("#f-action", "move jobs")
         press("Filter")
         assert page.locator("table.rows tbody tr").count() == 1
-    assert wrong == []
-    assert len(said) >= 15
+    assert walk.wrong == []
+    assert len(walk.said) >= 15
 
 
 def test_commands_reach_a_worker_from_its_page(make_web: Callable[..., Web], browser: Any) -> None:

@@ -176,17 +176,17 @@ def cloud_event(message: Message, *, source: str, type: str) -> bytes:
     return msgspec.json.encode(event)
 
 
-def secret_bytes(given: str | bytes) -> bytes:
+def secret_bytes(given: str | bytes, what: str = "an HTTP sink") -> bytes:
     """The bytes of a secret that a user gave. Raises ConfigError, which never holds the secret."""
     if isinstance(given, str):
         if not given.startswith("whsec_"):
             raise ConfigError(
-                "the secret of an HTTP sink is 'whsec_' and base64 of 24 to 64 random bytes, or bytes"
+                f"the secret of {what} is 'whsec_' and base64 of 24 to 64 random bytes, or bytes"
             )
         try:
             given = base64.b64decode(given.removeprefix("whsec_"), validate=True)
         except binascii.Error as error:
             raise ConfigError("what follows 'whsec_' in the secret is not base64") from error
     if not 16 <= len(given) <= 64:
-        raise ConfigError(f"the secret of an HTTP sink must have 24 to 64 bytes, got {len(given)}")
+        raise ConfigError(f"the secret of {what} must have 24 to 64 bytes, got {len(given)}")
     return given

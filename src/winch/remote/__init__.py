@@ -13,10 +13,11 @@
 
     worker.run()
 
-A handler may raise or return RetryAfter, Snooze, Discard or Cancel, as with `@app.task`.
+A handler may raise or return RetryAfter, Snooze, Discard or Cancel, as with `@app.task`. A long one
+calls `ctx.check()` now and then: it raises Stopped when the job was cancelled or is no longer its own.
 """
 
 from winch.remote.client import RemoteClient, RemoteError
-from winch.remote.worker import RemoteContext, RemoteWorker
+from winch.remote.worker import RemoteContext, RemoteWorker, Stopped
 
-__all__ = ["RemoteClient", "RemoteContext", "RemoteError", "RemoteWorker"]
+__all__ = ["RemoteClient", "RemoteContext", "RemoteError", "RemoteWorker", "Stopped"]

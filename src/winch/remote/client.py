@@ -6,12 +6,14 @@ import base64
 import http.client
 import json
 import random
+import socket
 import ssl
 import threading
 import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -58,6 +60,7 @@ class RemoteClient:
         self._timeout = timeout
         self._context = context
         self._local = threading.local()
+        self._open: dict[int, http.client.HTTPConnection] = {}  # by thread
 
     def __repr__(self) -> str:  # without the token
         return f"<RemoteClient {self._parts.scheme}://{self._parts.hostname}>"
@@ -84,6 +87,10 @@ class RemoteClient:
     def cancel(self, job_id: str, reason: str | None = None) -> None:
         """Cancel a job; one that runs is asked to stop."""
         self.ask("POST", f"/jobs/{quote(job_id)}/cancel", {"reason": reason})
+
+    def retry(self, job_id: str) -> None:
+        """Make a job that failed, died or was cancelled ready now."""
+        self.ask("POST", f"/jobs/{quote(job_id)}/retry", {})
 
     def result(self, job_id: str, timeout: float = 60.0) -> Any:
         """What the job returned, once it is final. Raises RemoteError for one that did not complete, and
@@ -182,7 +189,7 @@ class RemoteClient:
         known: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if known is not None:
             return known
-        made = self._local.connection = self._connect()
+        made = self._local.connection = self._open[threading.get_ident()] = self._connect()
         return made
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -212,3 +219,12 @@ class RemoteClient:
         if known is not None:
             known.close()
             self._local.connection = None
+            self._open.pop(threading.get_ident(), None)
+
+    def interrupt(self, thread: int) -> None:
+        """Cut the connection of another thread, by its identifier: a request that waits fails now."""
+        connection = self._open.get(thread)
+        if connection is not None and connection.sock is not None:
+            # The plain socket's own method: that of TLS is not for a thread that does not read.
+            with suppress(OSError):
+                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)

@@ -16,7 +16,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from winch.core.outcome import Cancel, Directive, Discard, RetryAfter, Snooze
 from winch.remote.client import RemoteClient, RemoteError
@@ -25,9 +25,22 @@ log: logging.Logger = logging.getLogger("winch.remote")
 
 MOST_IN_BATCH = 200
 POLL = 5.0
+# How long handlers that were asked to stop have until the session ends without them.
+STOP_SECONDS = 1.0
+# The headers of a trace (W3C).
+TRACE = ("traceparent", "tracestate")
 
 
 Handler = Callable[..., Any]
+Why = Literal["cancel", "lost", "stop"]
+
+
+class Stopped(BaseException):
+    """Raised by `RemoteContext.check` in a handler that should stop. Let it pass: the worker then ends
+    the job as cancelled, or gives it back when the worker itself stops.
+
+    No `Exception`, so that a handler's `except Exception` does not hold it.
+    """
 
 
 class RemoteContext:
@@ -39,16 +52,27 @@ class RemoteContext:
         self.id: str = job["id"]
         self.attempt: int = job["attempt"]
         self.last_checkpoint: Any = job["checkpoint"]
+        self.headers: Mapping[str, str] = job["headers"]
         self._stopped = threading.Event()
+        self.stopped_by: Why | None = None
+        """Why the handler should stop: "cancel" was requested, the claim is "lost", or the worker does
+        "stop"."""
 
     @property
     def cancelled(self) -> bool:
         """Whether the handler should stop: a cancel was requested, or the job is another worker's."""
         return self._stopped.is_set()
 
-    def stop(self) -> None:
+    def stop(self, why: Why) -> None:
         """Ask the handler to stop."""
-        self._stopped.set()
+        if not self._stopped.is_set():
+            self.stopped_by = why
+            self._stopped.set()
+
+    def check(self) -> None:
+        """Raise Stopped where the handler should stop."""
+        if self._stopped.is_set():
+            raise Stopped(self.stopped_by)
 
     def wait(self, seconds: float) -> bool:
         """Sleep; True as soon as the handler should stop."""
@@ -68,8 +92,15 @@ class RemoteContext:
 
     def enqueue(self, jobs: Sequence[Mapping[str, Any]], name: str = "") -> list[str]:
         """Enqueue children; a repeat and a later attempt store none of them twice. Their ids."""
-        body = {"parent": self.ref, "jobs": list(jobs), "name": name}
+        body = {"parent": self.ref, "jobs": [self._traced(job) for job in jobs], "name": name}
         return [one["id"] for one in self._worker.ask("/children", body)["jobs"]]
+
+    def _traced(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """The child in the trace of this job, unless it names another one."""
+        headers = dict(job.get("headers") or {})
+        if "traceparent" not in headers:
+            headers |= {name: self.headers[name] for name in TRACE if name in self.headers}
+        return {**job, "headers": headers}
 
     @property
     def ref(self) -> dict[str, str]:
@@ -79,7 +110,7 @@ class RemoteContext:
     def _note(self, **fields: Any) -> None:
         [answer] = self._worker.ask("/notes", {"notes": [{**self.ref, **fields}]})["answers"]
         if answer["answer"] == "lost":
-            self.stop()
+            self.stop("lost")
 
 
 class RemoteWorker:
@@ -103,6 +134,7 @@ class RemoteWorker:
         }
         self._slots = slots
         self._handlers: dict[str, Handler] = {}
+        self._contracts: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         self._running: dict[tuple[str, str], RemoteContext] = {}
         self._claiming: set[str] = set()
@@ -111,13 +143,31 @@ class RemoteWorker:
         self._stopping = threading.Event()
         self._quiet = threading.Event()
         self._over = threading.Event()
+        self._claimer: int | None = None  # the thread whose claim waits
         self._key = ""
         self._beat_every = 1.0
         self._answers: list[dict[str, str]] = []
         self._met: dict[str, None] = {}
 
-    def task(self, name: str) -> Callable[[Handler], Handler]:
-        """Register a handler: it gets the context and the job's arguments by name."""
+    def task(
+        self,
+        name: str,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        queue: str | None = None,
+        attempts: int | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler: it gets the context and the job's arguments by name.
+
+        With `schema`, the JSON Schema of the arguments, producers can enqueue the task without its code
+        once this worker has started: to `queue`, for so many `attempts`.
+        """
+        if schema is not None:
+            more = {"queue": queue, "attempts": attempts}
+            given = {key: value for key, value in more.items() if value is not None}
+            self._contracts.append({"task": name, "schema": dict(schema), **given})
+        elif queue is not None or attempts is not None:
+            raise ValueError(f"task {name!r}: queue and attempts need a schema")
 
         def register(function: Handler) -> Handler:
             self._handlers[name] = function
@@ -129,6 +179,13 @@ class RemoteWorker:
         """Claim nothing more; `run` returns when running jobs have ended. From any thread, or a signal
         handler."""
         self._stopping.set()
+        self._cut_claim()
+
+    def _cut_claim(self) -> None:
+        """End a claim that waits. What the server takes meanwhile goes back with the next heartbeat."""
+        claimer = self._claimer
+        if claimer is not None:
+            self._client.interrupt(claimer)
 
     def run(self, *, burst: bool = False, grace: float = 30.0) -> None:
         """Work until stopped; with `burst` until the queues are empty. Running jobs get `grace` seconds
@@ -147,7 +204,10 @@ class RemoteWorker:
                 time.sleep(0.02)
         finally:
             for context in self._contexts():
-                context.stop()
+                context.stop("stop")
+            until = time.monotonic() + STOP_SECONDS
+            while self._count() and time.monotonic() < until:
+                time.sleep(0.02)
             self._over.set()
             self._ends.put(None)
             for thread in threads:
@@ -166,10 +226,11 @@ class RemoteWorker:
             if self._key != lost:
                 return  # another thread has registered meanwhile
             for context in self._running.values():
-                context.stop()
+                context.stop("lost")
             self._running.clear()
             key = str(uuid.uuid4())
             about = {**self._about, "key": key, "tasks": sorted(self._handlers)}
+            about["contracts"] = self._contracts
             made = self._client.ask("POST", "/sessions", about, is_over=self._over.is_set)
             self._beat_every = made["beat_seconds"]
             self._key = key
@@ -207,10 +268,12 @@ class RemoteWorker:
         except RemoteError:
             self._answers += answers
             raise
-        for ref in (*found["cancelled"], *found["lost"]):
-            context = self._running.get(_pair(ref))
-            if context is not None:
-                context.stop()
+        why: Why
+        for why, refs in (("cancel", found["cancelled"]), ("lost", found["lost"])):
+            for ref in refs:
+                context = self._running.get(_pair(ref))
+                if context is not None:
+                    context.stop(why)
         strays = [
             {**ref, "outcome": "release"}
             for ref in found["unlisted"]
@@ -227,6 +290,7 @@ class RemoteWorker:
         match order["do"]:
             case "quiet":
                 self._quiet.set()
+                self._cut_claim()
             case "resume":
                 self._quiet.clear()
             case "stop" | "drain":
@@ -256,8 +320,9 @@ class RemoteWorker:
             try:
                 jobs = self._claim(free, 0.0 if burst else POLL)
             except RemoteError as error:
-                log.warning("claim: %s", error)
-                self._stopping.wait(0.5)
+                if not self._stopping.is_set() and not self._quiet.is_set():
+                    log.warning("claim: %s", error)
+                    self._stopping.wait(0.5)
             finally:
                 for _ in range(free - len(jobs)):
                     self._free.release()
@@ -269,13 +334,17 @@ class RemoteWorker:
         with self._lock:
             self._claiming.add(token)
         body = {"max": most, "wait": f"{int(wait)}s", "claim": token}
+        self._claimer = threading.get_ident()
         try:
+            if self._stopping.is_set():  # after the line above: stop() finds either
+                return []
             # Never repeated: what a lost reply took, the next heartbeat lists.
             jobs: list[Any] = self.ask("/claim", body, patience=0, wait=wait)["jobs"]
             contexts = [RemoteContext(self, job) for job in jobs]
             with self._lock:
                 self._running.update((_pair(context.ref), context) for context in contexts)
         finally:
+            self._claimer = None
             with self._lock:
                 self._claiming.discard(token)
         for context in contexts:
@@ -292,6 +361,10 @@ class RemoteWorker:
                 end = _directed(value)
         except Directive as error:
             end = _directed(error)
+        except Stopped:
+            end = {"outcome": "release", "has_started": True}
+            if context.stopped_by == "cancel":
+                end = {"outcome": "cancel", "reason": "cancelled while it ran"}
         except BaseException as error:  # whatever a handler raises is its outcome
             failure = {
                 "type": type(error).__qualname__,

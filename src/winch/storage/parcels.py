@@ -13,10 +13,13 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import AWAITED_HEADER
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Verb
 
 # The book of numbers and open parcels; a store that keeps them elsewhere has none of it.
 PARCELS = "parcel"
+# The record of `raise_fence` among them.
+FENCE = "fence"
 _LAST, _OPEN, _IN = "last/", "open/", "in/"
 _TIED = (FLOW_HEADER, INPUTS_HEADER, AWAITED_HEADER)
 
@@ -104,6 +107,22 @@ class MoveVerbs(Protocol):
 
     def move_done(self, move: str, number: int) -> Verb[None]:
         """Forget the open parcel with this number; another number changes nothing."""
+
+    def raise_fence(self, number: int) -> Verb[bool]:
+        """Refuse every `enqueue_fenced` with a lower number from now on. False: such a call is under way
+        and may still be committed; nothing is changed, so ask again. A lower number than the one there
+        changes nothing and is answered True."""
+
+    def enqueue_fenced(
+        self,
+        jobs: Sequence[NewJob],
+        number: int,
+        *,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        """`enqueue`, fenced in the same transaction. None: the fence is higher than this number, and no
+        job is stored; in a cluster some may be, and a repeat finds them."""
 
     def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
         """The live jobs that hold these unique keys."""

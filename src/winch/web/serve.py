@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -147,13 +147,19 @@ def serve(
     started: Callable[[], None],
     grace: float,
     gateway: Gateway | None = None,
+    is_pushing: bool = False,
 ) -> None:
-    """Answer until stopped by a signal. `gateway` serves clients of Faktory meanwhile."""
+    """Answer until stopped by a signal. `gateway` serves clients of Faktory meanwhile. `is_pushing`: the
+    jobs of the app's push targets are pushed."""
     server = server_for(app, config, grace=grace)
 
     async def run() -> None:
         await asyncio.to_thread(app.ready)
-        async with Upkeep(app, is_read_only=config.is_read_only), gateway or nullcontext():
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(Upkeep(app, is_read_only=config.is_read_only))
+            await stack.enter_async_context(gateway or nullcontext())
+            if is_pushing:
+                await stack.enter_async_context(app.worker(queues=sorted(app.runtime.pushed)))
             _stay_after_signals()
             started()
             await server.serve(sockets=[listening])

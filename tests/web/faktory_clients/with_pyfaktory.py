@@ -1,4 +1,4 @@
-"""A worker and a producer with pyfaktory: `with_pyfaktory.py work|push FILE [COUNT]`."""
+"""A worker and a producer with pyfaktory: `with_pyfaktory.py work|push|batch FILE [COUNT]`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from pyfaktory import Client, Consumer, Job, Producer  # type: ignore[import-not-found]
+from pyfaktory import Batch, Client, Consumer, Job, Producer, TargetJob  # type: ignore[import-not-found]
 
 mode, file = sys.argv[1:3]
 
@@ -24,6 +24,17 @@ def run(name: str, n: int) -> None:
     time.sleep(0.02)
 
 
+def push_batch(producer: Producer, count: int) -> None:
+    after = TargetJob(jobtype="note", args=["after", count], queue="py")
+    batch = Batch(parent_bid=None, description="notes", success=after, complete=None)
+    # The reply as it came: pyfaktory does not read it.
+    bid = str(producer.batch_new(batch)).splitlines()[-1]
+    for n in range(count):
+        producer.push(Job(jobtype="note", args=("member", n), queue="py", custom={"bid": bid}))
+    producer.batch_open(bid)
+    producer.batch_commit(bid)
+
+
 def main() -> None:
     url = os.environ["FAKTORY_URL"]
     if mode == "work":
@@ -34,6 +45,9 @@ def main() -> None:
         return
     with Client(faktory_url=url, role="producer") as client:
         producer = Producer(client=client)
+        if mode == "batch":
+            push_batch(producer, int(sys.argv[3]))
+            return
         jobs = [Job(jobtype="note", args=("pyfaktory", n), queue="py") for n in range(int(sys.argv[3]))]
         producer.push(jobs[0])
         note("refused", len(producer.push_bulk(jobs[1:])))

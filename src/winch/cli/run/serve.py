@@ -55,6 +55,7 @@ from winch.core.errors import ConfigError
     "--faktory-cert", metavar="FILE", help="A certificate: clients of Faktory connect with TLS."
 )
 @click.option("--faktory-key", metavar="FILE", help="The key of that certificate.")
+@click.option("--push", is_flag=True, help="Push the jobs of the app's push targets (app.push), too.")
 @click.option("--faktory-flush", is_flag=True, help="Let clients of Faktory delete all jobs with FLUSH.")
 @store_options
 def serve(
@@ -73,6 +74,7 @@ def serve(
     faktory_cert: str | None,
     faktory_key: str | None,
     faktory_flush: bool,
+    push: bool,
 ) -> None:
     """Serve the HTTP API and the dashboard.
 
@@ -86,6 +88,8 @@ def serve(
         raise ConfigError("--faktory-cert, --faktory-key and --faktory-flush go with --faktory PORT")
     if faktory is not None and read_only:
         raise ConfigError("clients of Faktory change the store: --faktory does not go with --read-only")
+    if push and read_only:
+        raise ConfigError("pushing jobs changes the store: --push does not go with --read-only")
     try:
         from winch.web.faktory.gateway import FaktoryConfig, Gateway, checked
         from winch.web.serve import bind, config_for, url_of
@@ -94,6 +98,8 @@ def serve(
         raise ConfigError("winch serve needs the extra: pip install 'winch-jobs[web]'") from error
     with opened(options, must_exist=False, trusted_proxies=trusted_proxies) as app:
         app.ready()
+        if push and not app.runtime.pushed:
+            raise ConfigError("--push needs an app with a push target (app.push): name the app with -A")
         config = config_for(
             app,
             host,
@@ -128,4 +134,4 @@ def serve(
             how = "every request needs a token" if config.auth == "tokens" else "open to this machine"
             remark(f"serving {app.driver.describe()}; {how}; Ctrl-C ends it")
 
-        run(app, config, listening, started=started, grace=grace, gateway=gateway)
+        run(app, config, listening, started=started, grace=grace, gateway=gateway, is_pushing=push)

@@ -85,6 +85,7 @@ def draw(
     scoped: int,
     cut: Collection[str] = (),
     slots: int | None = None,
+    before: int = 0,
 ) -> Draw:
     """Go through one queue's jobs in order: by sort key, and between tenants by turn.
 
@@ -95,6 +96,7 @@ def draw(
     `slots`: how many jobs are for free slots; None: all. Beyond these no job is blocked at a limit or
     a rate to find another: it stays ready, and after a few only plain jobs are taken. If no slot is
     free and the claim finds nothing, one job is blocked: the end that lets it in wakes the worker.
+    `before`: how many jobs the claim has taken already.
     """
     lines: dict[str, list[Candidate | None]] = {}
     mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]
@@ -128,7 +130,7 @@ def draw(
             is_scoped = is_for_free_slot(item.gates, item.attempt, admission.looks)
             if passed >= PASSED or (is_scoped and result.scoped >= scoped):
                 continue
-            taken = len(result.order)
+            taken = before + len(result.order)
             is_ahead = slots is not None and (
                 taken >= slots > 0 or (slots == 0 and bool(taken or admission.held))
             )

@@ -125,6 +125,8 @@ class ComposedDriver:
     move_out: Final = MoveVerbs.move_out
     move_in: Final = MoveVerbs.move_in
     move_done: Final = MoveVerbs.move_done
+    raise_fence: Final = MoveVerbs.raise_fence
+    enqueue_fenced: Final = MoveVerbs.enqueue_fenced
     key_holders: Final = MoveVerbs.key_holders
 
     def _adopt(self, families: Families) -> None:

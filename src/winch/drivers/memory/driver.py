@@ -68,7 +68,7 @@ class MemoryDriver(ComposedDriver):
                 operators=OperatorVerbs(base),
                 reads=ReadVerbs(base),
                 kv=KvVerbs(base),
-                moves=MoveVerbs(base),
+                moves=MoveVerbs(base, enqueue),
             )
         )
 

@@ -56,11 +56,12 @@ class ScheduleState:
 
 @dataclass
 class ParcelState:
-    """By move: the open parcel, and the numbers of the last that left and came."""
+    """By move: the open parcel, and the numbers of the last that left and came. And the fence."""
 
     open: dict[str, Parcel] = field(default_factory=dict)
     last_out: dict[str, int] = field(default_factory=dict)
     last_in: dict[str, int] = field(default_factory=dict)
+    fence: int = 0
 
 
 @dataclass

@@ -87,7 +87,7 @@ class PostgresDriver(ComposedDriver):
             operators=OperatorVerbs(base),
             reads=reads,
             kv=KvVerbs(base),
-            moves=MoveVerbs(base),
+            moves=MoveVerbs(base, enqueue),
         )
         if events:
             for field in fields(families):

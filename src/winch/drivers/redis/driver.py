@@ -98,7 +98,7 @@ class RedisDriver(ComposedDriver):
                 operators=OperatorVerbs(base),
                 reads=ReadVerbs(base, gates),
                 kv=KvVerbs(base),
-                moves=MoveVerbs(base),
+                moves=MoveVerbs(base, enqueue),
             )
         )
 

@@ -87,7 +87,7 @@ class SqliteDriver(ComposedDriver):
                 operators=OperatorVerbs(),
                 reads=ReadVerbs(),
                 kv=KvVerbs(),
-                moves=MoveVerbs(),
+                moves=MoveVerbs(enqueue),
             )
         )
         self._connections = Connections(self._address)

@@ -16,10 +16,12 @@ import base64
 import hashlib
 import hmac
 import ipaddress
+import math
 import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -53,32 +55,38 @@ class PostTarget(NamedTuple):
     """Networks of the operator's own, where plain HTTP may be spoken, on any port."""
 
 
-def target(url: str, *, allow_private: bool = False) -> PostTarget:
+def target(
+    url: str,
+    *,
+    allow_private: bool = False,
+    what: str = "an HTTP sink",
+    allowing: str = "HttpSink(…, allow_private=True)",
+) -> PostTarget:
     """Take a URL apart; raises ConfigError that names what is wrong with it. With `allow_private` it may
-    be plain HTTP, on any port, at any address: for a service of one's own."""
+    be plain HTTP, on any port, at any address: for a service of one's own. `what` it is for, and what
+    is `allowing` that, are for messages."""
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError(f"the URL of an HTTP sink must be printable ASCII without spaces, got {url!r}")
+        raise ConfigError(f"the URL of {what} must be printable ASCII without spaces, got {url!r}")
     try:
-        parts = urlsplit(check_length(url, MAX_URL, "the URL of an HTTP sink"))
+        parts = urlsplit(check_length(url, MAX_URL, f"the URL of {what}"))
         port = parts.port
         host = (parts.hostname or "").encode("idna").decode()
     except (ValueError, UnicodeError) as error:
-        raise ConfigError(f"the URL of an HTTP sink is malformed: {error}") from error
+        raise ConfigError(f"the URL of {what} is malformed: {error}") from error
     if parts.scheme != "https" and not (allow_private and parts.scheme == "http"):
         raise ConfigError(
-            f"the URL of an HTTP sink must begin with https://, got {parts.scheme or url!r}; "
-            "HttpSink(…, allow_private=True) allows plain HTTP to a service of your own"
+            f"the URL of {what} must begin with https://, got {parts.scheme or url!r}; "
+            f"{allowing} allows plain HTTP to a service of your own"
         )
     if not host:
-        raise ConfigError(f"the URL of an HTTP sink names no host: {url!r}")
+        raise ConfigError(f"the URL of {what} names no host: {url!r}")
     if parts.username is not None or parts.password is not None or parts.fragment:
-        raise ConfigError("the URL of an HTTP sink takes no user, password or fragment")
+        raise ConfigError(f"the URL of {what} takes no user, password or fragment")
     is_encrypted = parts.scheme == "https"
     port = port or (443 if is_encrypted else 80)
     if port not in PORTS and not allow_private:
         raise ConfigError(
-            f"an HTTP sink sends to the ports {', '.join(map(str, PORTS))}, got {port}; "
-            "HttpSink(…, allow_private=True) allows any"
+            f"{what} may use the ports {', '.join(map(str, PORTS))}, got {port}; {allowing} allows any"
         )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return PostTarget(host, port, path, is_encrypted, allow_private)
@@ -103,7 +111,7 @@ async def resolve(where: PostTarget, lookup: LookUp = look_up) -> list[str]:
         if not is_public(address):
             raise DeliveryRefused(
                 f"{where.host} is at {address}, which is not on the open internet; nothing was sent. "
-                "HttpSink(…, allow_private=True), or the setting alert_networks, allows it"
+                "allow_private=True of the sink or target, or the setting alert_networks, allows it"
             )
         if not where.is_encrypted or where.port not in PORTS:
             raise DeliveryRefused(f"only https on port {' or '.join(map(str, PORTS))} is called")
@@ -198,6 +206,16 @@ def _read(head: bytes) -> Reply:
     if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
         raise ValueError(f"the reply is not HTTP: {first[:80]!r}")
     named = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
-    wait = named.get("retry-after", "")
-    # As a date it would be by the other side's clock; the policy's own delay does as well.
-    return Reply(int(rest[:3]), int(wait) if wait.isdecimal() and len(wait) < 8 else None)
+    return Reply(int(rest[:3]), _seconds(named.get("retry-after", ""), named.get("date", "")))
+
+
+def _seconds(wait: str, date: str) -> int | None:
+    """Retry-After in seconds. A date counts from the reply's own Date: both are by the other side's
+    clock."""
+    if wait.isdecimal():
+        return int(wait) if len(wait) < 8 else None
+    try:
+        seconds = (parsedate_to_datetime(wait) - parsedate_to_datetime(date)).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # not both are dates
+        return None
+    return max(0, math.ceil(seconds))

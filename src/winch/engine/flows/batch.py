@@ -58,7 +58,7 @@ TURNS_HEADER = "winch-batch-fifo"
 OUTER_HEADER = "winch-batch-outer"
 
 
-class _Callbacks(msgspec.Struct, frozen=True, array_like=True):
+class Callbacks(msgspec.Struct, frozen=True, array_like=True):
     """The callbacks of one batch that wait for its members."""
 
     batch: str
@@ -66,6 +66,33 @@ class _Callbacks(msgspec.Struct, frozen=True, array_like=True):
 
     def ids(self) -> list[str]:
         return [member_id(self.batch, kind) for kind in self.kinds]
+
+
+def gate_of(batch: str) -> str:
+    """The signal that all callbacks of a batch wait for, sent when its last member is stored."""
+    return f"winch-flow:{batch}"
+
+
+def batch_headers(
+    batch: str, kinds: Sequence[Wants], outers: Sequence[Callbacks], turns: Sequence[str]
+) -> dict[str, str]:
+    """What each member carries, so that it can add members while it runs."""
+    headers = {FLOW_HEADER: batch, BATCH_HEADER: ",".join(kinds)}
+    if outers:
+        headers[OUTER_HEADER] = msgspec.json.encode(outers).decode()
+    if turns:
+        headers[TURNS_HEADER] = msgspec.json.encode(turns).decode()
+    return headers
+
+
+def refuse_turn(new: NewJob, turns: Sequence[str]) -> None:
+    """Raises ConfigError for a job whose FIFO key a callback of its batch has (`turns`)."""
+    if new.fifo in turns:
+        raise ConfigError(
+            f"{new.task} cannot be a member with the FIFO key {new.fifo!r}: a callback of its batch "
+            "has that key and was stored first, so each would wait for the other. Give the callback "
+            "another key"
+        )
 
 
 class Batch:
@@ -104,7 +131,7 @@ class Batch:
         self._turns: tuple[str, ...] = ()
         """The FIFO keys of the callbacks, those of outer batches too, which come before all members."""
         self._outer: Batch | None = None
-        self._outers: tuple[_Callbacks, ...] = ()  # those of the batches around this one
+        self._outers: tuple[Callbacks, ...] = ()  # those of the batches around this one
         self._is_open = True
         self._has_jobs = False  # whether something of it may be stored
         self._inside: list[Batch] = []
@@ -220,7 +247,7 @@ class Batch:
             if self._outer._client is None:
                 self._outer._begin_with(client)
             outer = self._outer
-            self._outers = (_Callbacks(outer.id, outer._kinds), *outer._outers)
+            self._outers = (Callbacks(outer.id, outer._kinds), *outer._outers)
             self._turns = outer._turns
 
     def _run(self, op: Operation[Any]) -> Any:
@@ -230,10 +257,6 @@ class Batch:
     async def _arun(self, op: Operation[Any]) -> Any:
         assert self._client is not None  # noqa: S101  # begun before
         return await self._client.surroundings.arun(self._client.driver(), op)
-
-    @property
-    def _gate(self) -> str:
-        return f"winch-flow:{self.id}"
 
     def _store_callbacks(self) -> Operation[None]:
         assert self._client is not None  # noqa: S101  # begun before
@@ -252,10 +275,10 @@ class Batch:
                 new = member(call, member_id(self.id, kind), tags, headers)
                 jobs.append(new)
                 if self._outer is not None:
-                    self._outer._check_turn(new)
+                    refuse_turn(new, self._outer._turns)
                 if new.fifo is not None:
                     self._turns += (new.fifo,)
-                waits.append((new.id, [Wait(signal_key(self._gate))]))
+                waits.append((new.id, [Wait(signal_key(gate_of(self.id)))]))
         self._has_jobs = True
         note = FlowNote(name=self.name, kind="batch", members=0, tasks=self._kinds)
         yield from write_note(self._client, self.id, note, self._conn)
@@ -283,7 +306,7 @@ class Batch:
             check_whole(call, f"batch {self.name!r}")
             job_id = prefix + numbered(next(self._numbers))
             new = member(call, job_id, owner.tags, headers, is_given=owner.is_given)
-            self._check_turn(new)
+            refuse_turn(new, self._turns)
             jobs.append(new)
         self._has_jobs = True
         waits = self._waits_for([together] if owner.is_given else [], jobs)
@@ -307,7 +330,7 @@ class Batch:
         while (chunk := next_chunk(members))[0]:
             jobs, before = chunk
             for new in jobs:
-                self._check_turn(new)
+                refuse_turn(new, self._turns)
             self._has_jobs = True
             waits = before + self._waits_for(keys if owner.is_given else [], jobs)
             answers += yield from send(self._client, jobs, waits, self._conn, self._claim)
@@ -315,22 +338,17 @@ class Batch:
         return self._client.handles([one for one in answers if one.id[:PREFIX] in last])
 
     def _owner(self) -> BatchOwner:
-        headers = {FLOW_HEADER: self.id, BATCH_HEADER: ",".join(self._kinds)}
-        if self._outers:
-            headers[OUTER_HEADER] = msgspec.json.encode(self._outers).decode()
-        if self._turns:
-            headers[TURNS_HEADER] = msgspec.json.encode(self._turns).decode()
         return BatchOwner(
             tags=tuple(tag_of(one.batch) for one in self._all_callbacks),
-            headers=headers,
+            headers=batch_headers(self.id, self._kinds, self._outers, self._turns),
             has_death=any("death" in one.kinds for one in self._all_callbacks),
             is_given=self._claim is not None,
         )
 
     @property
-    def _all_callbacks(self) -> tuple[_Callbacks, ...]:
+    def _all_callbacks(self) -> tuple[Callbacks, ...]:
         """Those of this batch, then those of the batches around it."""
-        return (_Callbacks(self.id, self._kinds), *self._outers)
+        return (Callbacks(self.id, self._kinds), *self._outers)
 
     def _waits_for(self, keys: Sequence[str], jobs: Sequence[NewJob]) -> Waits:
         """What callbacks wait for when these members are added: the keys, and the first death."""
@@ -344,14 +362,6 @@ class Batch:
                     waits.append((member_id(one.batch, kind), found))
         return waits
 
-    def _check_turn(self, new: NewJob) -> None:
-        if new.fifo in self._turns:
-            raise ConfigError(
-                f"{new.task} cannot be a member with the FIFO key {new.fifo!r}: a callback of its batch "
-                "has that key and was stored first, so each would wait for the other. Give the callback "
-                "another key"
-            )
-
     @property
     def _name(self) -> str:
         return "m" if self._claim is None else f"m{self._claim.id}"
@@ -361,13 +371,13 @@ class Batch:
         members = [all_key(members_prefix(self.id, self._name)), *self._part_keys]
         callbacks = [all_key(members_prefix(self.id, kind)) for kind in self._kinds]
         waits: Waits = [
-            (one, [Wait(key) for key in members]) for one in _Callbacks(self.id, self._kinds).ids()
+            (one, [Wait(key) for key in members]) for one in Callbacks(self.id, self._kinds).ids()
         ]
         for outer in self._outers:
             waits += [(one, [Wait(key) for key in (*members, *callbacks)]) for one in outer.ids()]
         if waits:
             yield from store_members(self._client, [], waits, self._conn, None)
-        yield from self._client.signal(self._gate, 1, "stored", self._conn)
+        yield from self._client.signal(gate_of(self.id), 1, "stored", self._conn)
 
 
 def batch(
@@ -405,7 +415,7 @@ def batch_of(ctx: Context) -> Batch:
     if TURNS_HEADER in headers:
         made._turns = msgspec.json.decode(headers[TURNS_HEADER], type=tuple[str, ...])
     if OUTER_HEADER in headers:
-        made._outers = msgspec.json.decode(headers[OUTER_HEADER], type=tuple[_Callbacks, ...])
+        made._outers = msgspec.json.decode(headers[OUTER_HEADER], type=tuple[Callbacks, ...])
     return made
 
 

@@ -49,7 +49,11 @@ def member(
 ) -> NewJob:
     """A member as it is stored. Those of one node share tags and headers, the very objects, so that
     stores see what they have alike. Its id was drawn by Winch; `is_given`: a repeat gives it again."""
-    new = call.new_job(job_id)
+    return marked(call.new_job(job_id), tags, headers, is_given=is_given)
+
+
+def marked(new: NewJob, tags: tuple[str, ...], headers: dict[str, str], *, is_given: bool) -> NewJob:
+    """The job with the tags and headers of its flow. One that others wait for is kept long enough."""
     return msgspec.structs.replace(
         new,
         is_given_id=is_given,

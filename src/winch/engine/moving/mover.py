@@ -17,12 +17,13 @@ from winch.engine.moving.holding import BY, is_ours
 from winch.engine.moving.plans import parcels_of
 from winch.engine.moving.route import (
     BOOK,
+    EPOCH,
     IDLE_LAG,
-    IN_FLIGHT,
-    LAG,
     LOCK,
+    LONGEST_HOLD,
     ROUTE,
     STORE,
+    MoveRecords,
     MoveStep,
     Route,
     look,
@@ -35,6 +36,8 @@ T = TypeVar("T")
 TRIES = 20
 LEASE = timedelta(seconds=5)
 SWEEP = 0.25
+# How long producers are held for an enqueue that is under way, and how often the mover looks.
+FENCE_WAIT, FENCE_PAUSE = LONGEST_HOLD / 2, 0.005
 
 
 class Mover:
@@ -59,7 +62,10 @@ class Mover:
 
     def route(self) -> Route | None:
         """The move that is under way from the source, or was done."""
-        return _run(self.source, look(self.source))[0]
+        return self._records(self.source).route
+
+    def _records(self, driver: Driver) -> MoveRecords:
+        return _run(driver, look(driver))
 
     def begin(self, queue: str | None, *, final_too: bool = False) -> Route:
         """Announce a move. Everything was checked before."""
@@ -67,21 +73,27 @@ class Mover:
         before = self.route()
         if before is not None and before.step is not MoveStep.DONE:
             raise ConfigError(f"{_what(before)} already moves to {before.address}; pass --resume")
-        there = _run(self.target, look(self.target))[0]
-        if there is not None:  # of an earlier move, which led here
-            self.target.run(self.target.kv_delete(BOOK, [ROUTE]))
+        there = self._records(self.target)
+        if there.route is not None:  # of an earlier move, which led here
+            self._forget_route(self.target, there.epoch)
         route = Route(
             nonce=secrets.token_hex(8),
             move=secrets.token_hex(4),
             step=MoveStep.ANNOUNCED,
             target=self._target_id(),
             address=self.target.describe(),
+            epoch=max(there.epoch, self._records(self.source).epoch) + 1,
             queue=queue,
             final_too=final_too,
         )
         self._change(before, route)
         self._tell(f"announced: {_what(route)} moves to {route.address}")
         return route
+
+    def _forget_route(self, driver: Driver, epoch: int) -> None:
+        """A producer that finds no route gives the number of the last one."""
+        driver.run(driver.kv_put([KvRecord(book=BOOK, key=EPOCH, body=str(epoch))]))
+        driver.run(driver.kv_delete(BOOK, [ROUTE]))
 
     def _target_id(self) -> str:
         record = KvRecord(book=BOOK, key=STORE, body=secrets.token_hex(8))
@@ -90,7 +102,7 @@ class Mover:
 
     def check_target(self, route: Route) -> None:
         """Refuse another store than that of the move."""
-        if _run(self.target, look(self.target))[1] != route.target:
+        if self._records(self.target).store != route.target:
             raise ConfigError(
                 f"{_what(route)} moves to {route.address}, which is not {self.target.describe()}"
             )
@@ -165,7 +177,7 @@ class Mover:
         if route.step in (MoveStep.ANNOUNCED, MoveStep.HELD):
             self._resume(self.target, route)
             holding.forget_schedules(self.target)
-            self.source.run(self.source.kv_delete(BOOK, [ROUTE]))
+            self._forget_route(self.source, route.epoch)
             self._tell("back: nothing had moved")
             return route
         carrier = self.carrier(route, is_back=False)
@@ -185,26 +197,38 @@ class Mover:
         for name in sorted(names):  # it runs nothing until all that comes first has come
             self._pause_one(carrier.target, name)
         holding.announce_schedules(carrier)
-        time.sleep(IDLE_LAG + IN_FLIGHT)
+        time.sleep(IDLE_LAG)
         self._pause(carrier.source, route)
         for _ in range(TRIES):
             began = time.monotonic()
-            is_held, route = self._swapped(route, route.changed(step=held))
+            before = route.step
+            is_held, route = self._swapped(route, route.changed(step=held, epoch=route.epoch + 1))
             if not is_held:
                 continue
-            time.sleep(LAG + IN_FLIGHT)
-            carrier.prepare()
-            is_open, route = self._swapped(route, route.changed(step=opened))
-            if is_open:
-                took = round(1000 * (time.monotonic() - began))
-                where = carrier.target.describe()
-                self._tell(f"open: new jobs go to {where}; producers were held for {took} ms")
-                return route
-            time.sleep(SWEEP)  # a producer had waited for too long, and took the hold back
+            if self._fenced(carrier.source, route.epoch):
+                carrier.prepare()
+                is_open, route = self._swapped(route, route.changed(step=opened))
+                if is_open:
+                    took = round(1000 * (time.monotonic() - began))
+                    where = carrier.target.describe()
+                    self._tell(f"open: new jobs go to {where}; producers were held for {took} ms")
+                    return route
+            else:
+                _, route = self._swapped(route, route.changed(step=before))
+            time.sleep(SWEEP)  # a producer had waited for too long, or an enqueue takes long
         raise ConfigError(
-            f"producers took the hold back {TRIES} times: {self.source.describe()} answers too slowly "
-            "now; run `winch move --resume`"
+            f"producers could not be held {TRIES} times: {carrier.source.describe()} answers too slowly "
+            "now, or a transaction that stores jobs stays open; run `winch move --resume`"
         )
+
+    def _fenced(self, driver: Driver, epoch: int) -> bool:
+        """Have the store refuse producers of the old route; False: one of them stores jobs just now."""
+        until = time.monotonic() + FENCE_WAIT
+        while not driver.run(driver.raise_fence(epoch)):
+            if time.monotonic() > until:
+                return False
+            time.sleep(FENCE_PAUSE)
+        return True
 
     def _swapped(self, before: Route, after: Route) -> tuple[bool, Route]:
         """Whether this version follows, and the one that is there now."""
@@ -317,7 +341,7 @@ class Mover:
         """All is in the source again: nothing is left of the move but its audit lines."""
         self._resume(self.source, route)
         holding.forget_schedules(self.target)
-        self.source.run(self.source.kv_delete(BOOK, [ROUTE]))
+        self._forget_route(self.source, route.epoch)
         time.sleep(IDLE_LAG)
         self._resume(self.target, route)
         self._tell(f"back: all jobs are in {self.source.describe()} again")

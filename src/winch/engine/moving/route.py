@@ -1,13 +1,15 @@
 """Where new jobs go while a move is under way: one record in the store that is left.
 
 The mover changes the record by swaps only, each from the very text that it has read. A producer acts on
-what it has read for `lag` seconds at most: `IDLE_LAG` while there is no move, `LAG` during one.
+what it has read for `lag` seconds at most: `IDLE_LAG` while there is no move, `LAG` during one. Where it
+matters which store a job is in, the store itself refuses a producer whose `epoch` is too old.
 """
 
 from __future__ import annotations
 
 import secrets
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,13 +19,11 @@ from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
 BOOK = "move"
-ROUTE, LOCK, STORE = "route", "lock", "store"
+ROUTE, LOCK, STORE, EPOCH = "route", "lock", "store", "epoch"
 # How old, in seconds, what a producer knows of the route may be: without a move, and during one.
 IDLE_LAG, LAG = 1.0, 0.03
-# What an enqueue may take besides, until its jobs are committed. One that takes longer looks once more.
-IN_FLIGHT = 0.06
 # A producer that has waited so long for a held route takes the hold back: its mover has died.
-LONGEST_HOLD = 0.16
+LONGEST_HOLD = 0.1
 
 
 class MoveStep(StrEnum):
@@ -61,6 +61,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The record. `nonce` differs in every version of it and stands first, so that a swap names one
     version. `target` is the id that the mover has given to the target store.
 
+    - `epoch`: the number that fenced enqueues give: see docs/protocol/move.md.
     - `queue`: the only queue that moves; None: all.
     - `paused`, `target_paused`: the queues that people had paused, with their reasons.
     - `limits`: the limits that the target holds shut, with what was set there before.
@@ -71,6 +72,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: MoveStep
     target: str
     address: str
+    epoch: int = 0
     queue: str | None = None
     paused: dict[str, str | None] = {}
     limits: tuple[str, ...] = ()
@@ -93,8 +95,17 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f'{{"nonce":"{self.nonce}"'
 
 
-def read_routes(records: list[KvRecord]) -> tuple[Route | None, str | None]:
-    """The route that this store's records have, and the id that a mover gave to the store."""
+class MoveRecords(NamedTuple):
+    """What a store's records say: its route, the id that a mover gave to the store, and the number that
+    fenced enqueues give."""
+
+    route: Route | None
+    store: str | None
+    epoch: int
+
+
+def read_routes(records: list[KvRecord]) -> MoveRecords:
+    """The records of a move, read."""
     bodies = {record.key: record.body for record in records}
     route = None
     if ROUTE in bodies:
@@ -104,11 +115,12 @@ def read_routes(records: list[KvRecord]) -> tuple[Route | None, str | None]:
             raise ConfigError(
                 f"a move is under way that a later release of Winch has begun ({error}); upgrade here"
             ) from error
-    return route, bodies.get(STORE)
+    epoch = int(bodies.get(EPOCH, "0")) if route is None else route.epoch
+    return MoveRecords(route, bodies.get(STORE), epoch)
 
 
-def look(driver: Driver) -> Operation[tuple[Route | None, str | None]]:
-    """Read both from a store."""
+def look(driver: Driver) -> Operation[MoveRecords]:
+    """Read them from a store, all at one moment."""
     records = yield driver.kv_list(KvFilter(book=BOOK, limit=10))
     return read_routes(records)
 

@@ -14,10 +14,10 @@ from typing import Any, TypeVar, cast
 
 from winch.core.errors import ConfigError
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
-from winch.core.lifecycle import WAITING, JobState
+from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Sleep
 from winch.engine.moving.plans import On, Plan, RoutedVerb, answers_there, parcels_now, plain_of, sent_to
-from winch.engine.moving.route import IDLE_LAG, IN_FLIGHT, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
+from winch.engine.moving.route import IDLE_LAG, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
 from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import Sent
 from winch.storage.params import (
@@ -58,6 +58,8 @@ class RoutedDriver:
         self._hold: tuple[str, float] | None = None
         self._is_target: str | None = None
         self._is_strange = False
+        # What fenced calls give while no move is under way. During one the route has it.
+        self._idle_epoch = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.source, name)
@@ -140,12 +142,14 @@ class RoutedDriver:
             return route
         if self._monotonic() - self._read_at >= (IDLE_LAG if route is None else LAG):
             began = self._monotonic()
-            route, _ = yield from sent_to(self.source, look(self.source))
+            route, _, epoch = yield from sent_to(self.source, look(self.source))
             if route is not None and route.target != self._is_target:
-                _, self._is_target = yield from sent_to(self.target, look(self.target))
+                _, self._is_target, _ = yield from sent_to(self.target, look(self.target))
                 if route.target != self._is_target:
                     self._warn(route)
                     route = None
+            if route is None:
+                self._idle_epoch = epoch
             self._route, self._read_at = route, began
         return route
 
@@ -186,70 +190,60 @@ class RoutedDriver:
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
     ) -> Verb[list[Enqueued]]:
         plain = self.source.enqueue(jobs, is_repeat=is_repeat, now=now)
-        if self._is_idle and not any(job.fifo is not None for job in jobs):
+        if self._is_idle and not is_repeat and not any(map(is_bound, jobs)):
             return plain
-        return self._routed(plain, lambda: self._enqueue(jobs, plain, is_repeat, now))
+        return self._routed(plain, lambda: self._enqueue(jobs, is_repeat, now))
 
     def _routed(self, plain: Verb[T], plan: Callable[[], Plan[T]]) -> Verb[T]:
         return RoutedVerb(plain.name, plain.steps, plain.is_read, plan=plan, plain=plain)
 
     def _enqueue(
-        self, jobs: Sequence[NewJob], plain: Verb[list[Enqueued]], is_repeat: bool, now: datetime | None
+        self, jobs: Sequence[NewJob], is_repeat: bool, now: datetime | None
     ) -> Plan[list[Enqueued]]:
-        while True:
-            route = yield from self._settled()
-            moves = [route is not None and route.covers(job.queue) for job in jobs]
-            read_at = self._read_at
-            if route is None or not any(moves) or route.step is MoveStep.ANNOUNCED:
-                answers: list[Enqueued] = yield On(self.source, plain)
-                until = read_at + (IDLE_LAG if route is None else LAG) + IN_FLIGHT
-                yield from self._in_order(answers, jobs, self.source, until)
-                return answers
-            to, other = self._both(route)
-            here = [job for job, is_moving in zip(jobs, moves, strict=True) if is_moving]
-            decided = yield from self._decided(here, to, other, route, is_repeat=is_repeat)
-            if decided is not None:
-                break
-            yield Sleep(PAUSE)
-        fresh = [job for job in here if job.id not in decided]
-        stored: dict[str, Enqueued] = dict(decided)
-        if fresh:
-            answers = yield On(to, to.enqueue(fresh, is_repeat=is_repeat, now=now))
-            stored |= {job.id: answer for job, answer in zip(fresh, answers, strict=True)}
-            yield from self._in_order(answers, fresh, to, read_at + LAG + IN_FLIGHT)
-        if stay := [job for job, is_moving in zip(jobs, moves, strict=True) if not is_moving]:
-            answers = yield On(self.source, self.source.enqueue(stay, is_repeat=is_repeat, now=now))
-            stored |= {job.id: answer for job, answer in zip(stay, answers, strict=True)}
+        """Store each job where the route leads. Those of which it matters are fenced: a store that the
+        route has left by then refuses them, and the route is read again."""
+        is_fenced = is_repeat or any(map(is_bound, jobs))
+        stored: dict[str, Enqueued] = {}
+        left = list(jobs)
+        while left:
+            route = yield from self._settled() if is_fenced else self._current()
+            here: list[NewJob] = []
+            to = self.source
+            if route is not None and (route.step.to_target or route.step.is_back):
+                here = [job for job in left if route.covers(job.queue)]
+                to, other = self._both(route)
+                decided = yield from self._decided(here, other, route, is_repeat=is_repeat)
+                if decided is None:
+                    yield Sleep(PAUSE)
+                    continue
+                stored |= decided
+            ids = {job.id for job in here}
+            epoch = self._epoch_of(route) if is_fenced else None
+            for store, some in (
+                (to, [job for job in here if job.id not in stored]),
+                (self.source, [job for job in left if job.id not in ids]),
+            ):
+                if not some:
+                    continue
+                answers = yield from _stored(store, some, epoch, is_repeat=is_repeat, now=now)
+                if answers is None:
+                    # In a cluster some of them may be stored, so the next call repeats them.
+                    self._read_at, is_repeat = float("-inf"), True
+                elif len(some) == len(jobs):
+                    return answers
+                else:
+                    stored |= {job.id: answer for job, answer in zip(some, answers, strict=True)}
+            left = [job for job in left if job.id not in stored]
         return [stored[job.id] for job in jobs]
 
-    def _in_order(
-        self, answers: Sequence[Enqueued], jobs: Sequence[NewJob], went_to: Driver, until: float
-    ) -> Plan[None]:
-        """Members of FIFO keys that were stored later than `until` may have come to a store that new
-        jobs leave by now: return when they have followed, so that what the caller stores next comes
-        after them. Not for ever: the mover may have died."""
-        members = [a.id for a, job in zip(answers, jobs, strict=True) if a.is_new and job.fifo]
-        is_slow = self._monotonic() > until
-        for _ in range(LOOKS if is_slow else 0):
-            if not members:
-                return
-            self._read_at = float("-inf")
-            route = yield from self._settled()
-            if route is None or self._both(route)[0] is went_to:
-                return
-            there: list[JobRecord | None] = yield On(went_to, went_to.get(members))
-            come: list[Ending | None] = yield On(
-                self._both(route)[0], self._both(route)[0].results(members)
-            )
-            members = [
-                one
-                for one, job, ending in zip(members, there, come, strict=True)
-                if ending is None and (job is None or job.state in WAITING)
-            ]
-            yield Sleep(PAUSE)
+    def _epoch_of(self, route: Route | None) -> int | None:
+        """What a fenced call gives that acts on this route; None: it needs no fence."""
+        if route is None:
+            return self._idle_epoch
+        return None if route.step is MoveStep.DONE else route.epoch
 
     def _decided(
-        self, jobs: Sequence[NewJob], to: Driver, other: Driver, route: Route, *, is_repeat: bool
+        self, jobs: Sequence[NewJob], other: Driver, route: Route, *, is_repeat: bool
     ) -> Plan[dict[str, Enqueued] | None]:
         """The answers for jobs that are, or whose keys are held, where new jobs do not go. A job goes
         from there to the open parcel and then to `to`: it is looked for in this order, and `to` decides
@@ -420,6 +414,24 @@ class RoutedDriver:
             return acted
 
         return self._routed(plain, plan)
+
+
+def is_bound(job: NewJob) -> bool:
+    """Whether it matters to which store the job goes: it has a key, a place in an order, or a given id,
+    which one store must decide on."""
+    return job.unique_key is not None or job.fifo is not None or job.is_given_id
+
+
+def _stored(
+    store: Driver, jobs: Sequence[NewJob], epoch: int | None, *, is_repeat: bool, now: datetime | None
+) -> Plan[list[Enqueued] | None]:
+    """The answers of this store; None: it refuses jobs of so old a route."""
+    answers: list[Enqueued] | None
+    if epoch is None:
+        answers = yield On(store, store.enqueue(jobs, is_repeat=is_repeat, now=now))
+    else:
+        answers = yield On(store, store.enqueue_fenced(jobs, epoch, is_repeat=is_repeat, now=now))
+    return answers
 
 
 def routed(connected: Callable[[str], Driver], url: str, move_to: str | None) -> Driver:

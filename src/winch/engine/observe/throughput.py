@@ -35,6 +35,8 @@ MOST_ENDS = 5000
 # A program may have very many tenants; beyond this number those of a task are counted as one.
 MOST_TENANTS = 200
 OTHER = "other"
+# What is counted by no worker: attempts that were lost, and jobs that the store has ended.
+NO_WORKER = "no worker"
 _SHORTEST = BOUNDS[0]
 _MICROS = 1_000_000
 
@@ -76,6 +78,8 @@ class TaskRate(msgspec.Struct, omit_defaults=True):
     wait_seconds: float = 0.0
     tenants: dict[str, tuple[int, float]] = {}
     """How many attempts of each tenant started, and how long they had waited together."""
+    spent: dict[str, float] = {}
+    """How long the attempts of each tenant ran together, in seconds."""
 
     def add(self, other: TaskRate) -> None:
         for name in _COUNTS:
@@ -89,6 +93,8 @@ class TaskRate(msgspec.Struct, omit_defaults=True):
         for tenant, (number, seconds) in other.tenants.items():
             had = self.tenants.get(tenant, (0, 0.0))
             self.tenants[tenant] = (had[0] + number, had[1] + seconds)
+        for tenant, seconds in other.spent.items():
+            self.spent[tenant] = self.spent.get(tenant, 0.0) + seconds
 
     def less(self, before: TaskRate) -> TaskRate:
         """What was added since `before`."""
@@ -102,6 +108,9 @@ class TaskRate(msgspec.Struct, omit_defaults=True):
                 tenant: (number - had[0], seconds - had[1])
                 for tenant, (number, seconds) in self.tenants.items()
                 for had in [before.tenants.get(tenant, (0, 0.0))]
+            },
+            spent={
+                tenant: seconds - before.spent.get(tenant, 0.0) for tenant, seconds in self.spent.items()
             },
         )
 
@@ -158,6 +167,7 @@ class _Cell:
         "run",
         "run_at",
         "run_seconds",
+        "spent",
         "task",
         "tenants",
         "wait",
@@ -179,13 +189,15 @@ class _Cell:
         self.run_seconds = 0.0
         self.wait_seconds = 0.0
         self.tenants: dict[str, tuple[int, float]] = {}
+        self.spent: dict[str, float] = {}
 
-    def of_tenant(self, tenant: str) -> None:
-        """Note that the attempt just noted was this tenant's."""
+    def of_tenant(self, tenant: str, ran: float) -> None:
+        """Note that the attempt just noted, which ran for so long, was this tenant's."""
         if tenant not in self.tenants and len(self.tenants) >= MOST_TENANTS:
             tenant = OTHER
         number, seconds = self.tenants.get(tenant, (0, 0.0))
         self.tenants[tenant] = (number + 1, seconds + self.waited)
+        self.spent[tenant] = self.spent.get(tenant, 0.0) + ran
 
     def rate(self) -> TaskRate:
         return TaskRate(
@@ -195,6 +207,7 @@ class _Cell:
             run_seconds=self.run_seconds,
             wait_seconds=self.wait_seconds,
             tenants=self.tenants,
+            spent=self.spent,
         )
 
 
@@ -218,8 +231,9 @@ class Tally:
     there are many. What ends between two flushes counts for the time of the later one, by the store's
     clock as its claims returned it: no job's end looks at a clock."""
 
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
+    def __init__(self, owner: str, worker: str = "") -> None:
+        """`owner` names the lines of this process; `worker` is what pages call it."""
+        self._owner = f"{owner}-{worker}" if worker else owner
         self._cells: dict[tuple[str, str], _Cell] = {}
         self.ends: list[AttemptEnd] = []
         """The ends that are not added up yet; the worker's event loop notes them."""
@@ -265,7 +279,7 @@ class Tally:
             cell.run_seconds += end.seconds
             cell.wait_seconds += cell.waited
             if end.options is not None and (tenant := tenant_of(end.options)) is not None:
-                cell.of_tenant(tenant)
+                cell.of_tenant(tenant, end.seconds)
             self._last = end
         self.ends.clear()
 
@@ -412,8 +426,11 @@ def _sum(rates: Iterable[TaskRate]) -> TaskRate:
     return total
 
 
-def read(driver: Driver, span: Span, now: int, count: int) -> Operation[Series]:
-    """The last `count` spans up to the one that holds `now` (seconds since the epoch)."""
+def read(
+    driver: Driver, span: Span, now: int, count: int, *, by_worker: bool = False
+) -> Operation[Series]:
+    """The last `count` spans up to the one that holds `now` (seconds since the epoch). With `by_worker`
+    the workers stand in the place of the queues."""
     last = now // span.seconds
     series = Series(span, last - count + 1, [{} for _ in range(count)])
     after = f"{series.start:010}"
@@ -423,12 +440,20 @@ def read(driver: Driver, span: Span, now: int, count: int) -> Operation[Series]:
         for line in lines:
             place = int(line.key[:10]) - series.start
             into = series.rates[place]
+            worker = _worker_of(line.key) if by_worker else None
             for queue, tasks in msgspec.json.decode(line.body, type=Rates).items():
+                name = queue if worker is None else worker
                 for task, rate in tasks.items():
-                    into.setdefault(queue, {}).setdefault(task, TaskRate()).add(rate)
+                    into.setdefault(name, {}).setdefault(task, TaskRate()).add(rate)
         if len(lines) < 2000:
             return series
         after = lines[-1].key
+
+
+def _worker_of(key: str) -> str:
+    """The worker whose line has this key; a line of a supervisor, a server or an older release names
+    none."""
+    return key.split("-", 2)[2] if key.count("-") >= 2 else NO_WORKER
 
 
 def label(seconds: int) -> str:

@@ -5,11 +5,13 @@ store every ten seconds, one small record for each process, and pages read it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import resource
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -27,6 +29,9 @@ KEPT = timedelta(minutes=2)
 NAP = 0.02
 # So many readings are kept: the last ten minutes.
 MOST_READINGS = 60
+MIB = 1 << 20
+# A leak is told from a start by so many readings, and from noise by so many MiB.
+LEAST_READINGS, LEAST_GROWTH = 6, 48
 _STATM = Path("/proc/self/statm")
 
 
@@ -39,9 +44,19 @@ def resident_memory() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
+@dataclass(frozen=True)
+class Growth:
+    """The memory of a process at two times, in bytes, and the seconds between them."""
+
+    start: int
+    now: int
+    seconds: float
+
+
 class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
     """What one process uses. `cpu` is a share of one processor: 1.0 is all of it. `lag` is how late the
-    event loop was, in seconds. `history` has the last shares, oldest first.
+    event loop was, in seconds. `history` has the last shares of the processor and `memories` the last
+    sizes in MiB, oldest first.
     """
 
     cpu: float
@@ -51,6 +66,20 @@ class ProcessUsage(msgspec.Struct, frozen=True, kw_only=True):
     is_quiet: bool = False
     at: datetime
     history: tuple[float, ...] = ()
+    memories: tuple[int, ...] = ()
+
+    @property
+    def growth(self) -> Growth | None:
+        """How its memory grows, if it grows as that of a leak does: by much, and on and on."""
+        for count in (MOST_READINGS, 2 * LEAST_READINGS, LEAST_READINGS):
+            sizes = self.memories[-count:]
+            if len(sizes) < LEAST_READINGS:
+                return None
+            rises = sum(after > before for before, after in itertools.pairwise(sizes))
+            is_much = sizes[-1] - sizes[0] >= max(LEAST_GROWTH, sizes[0] // 2)
+            if is_much and 3 * rises >= 2 * (len(sizes) - 1):
+                return Growth(sizes[0] * MIB, sizes[-1] * MIB, EVERY * (len(sizes) - 1))
+        return None
 
 
 class UsageWriter(Service):
@@ -74,6 +103,7 @@ class UsageWriter(Service):
         self._used = time.process_time()
         self._looked = time.perf_counter()
         self._history: list[float] = []
+        self._memories: list[int] = []
 
     async def run_once(self) -> float:
         began = time.perf_counter()
@@ -83,14 +113,17 @@ class UsageWriter(Service):
         cpu = (used - self._used) / max(now - self._looked, 1e-3)
         self._used, self._looked = used, now
         self._history = [*self._history, round(cpu, 3)][-MOST_READINGS:]
+        memory = resident_memory()
+        self._memories = [*self._memories, memory // MIB][-MOST_READINGS:]
         usage = ProcessUsage(
             cpu=round(cpu, 3),
-            memory=resident_memory(),
+            memory=memory,
             max_memory=self._max_memory,
             lag=round(lag, 4),
             is_quiet=self._is_quiet(),
             at=datetime.now(UTC),
             history=tuple(self._history),
+            memories=tuple(self._memories),
         )
         body = msgspec.json.encode(usage).decode()
         record = KvRecord(book=BOOK, key=self._session(), body=body, keep=KEPT)

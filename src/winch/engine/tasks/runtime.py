@@ -7,7 +7,7 @@ import inspect
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from winch.core.errors import ConfigError
 from winch.core.job import CRASH_RULE, SuspectRule
@@ -16,7 +16,19 @@ from winch.engine.tasks.events import Events
 from winch.engine.tasks.middleware import Middleware
 from winch.engine.tasks.registry import DeclaredSchedules, Registry
 
+if TYPE_CHECKING:
+    from winch.core.job import Claim
+    from winch.engine.tasks.task import Task
+
 Lifespan = Callable[[], AsyncGenerator[Any, None] | Generator[Any, None, None]]
+
+
+class Pushes(Protocol):
+    """What runs the jobs of a queue in place of their own tasks."""
+
+    def task_of(self, claim: Claim, /) -> Task[Any, Any]:
+        """The task that this job runs as."""
+        ...
 
 
 class Runtime:
@@ -33,6 +45,8 @@ class Runtime:
         self.crash_rule: Callable[[], SuspectRule] = lambda: CRASH_RULE
         self.lifespans: list[Lifespan] = []
         self.resources: dict[str, Any] = {}
+        # Queues whose jobs, of any task, are pushed to a URL.
+        self.pushed: dict[str, Pushes] = {}
         # Where stored jobs are counted, by queue and task; the code that shows or writes the numbers
         # sets it.
         self.counted: Counter[tuple[str, str]] | None = None

@@ -71,12 +71,12 @@ class JobTaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """What a fetcher claims. `is_gated`: some of the tasks have gates. `waits_in_store`: a claim may
-    wait in the store until there is a job for it. `at_once`: how many jobs run at once; None where one
-    call of a handler takes several jobs."""
+    """What a fetcher claims. `tasks`: None is any. `is_gated`: some of the tasks have gates.
+    `waits_in_store`: a claim may wait in the store until there is a job for it. `at_once`: how many jobs
+    run at once; None where one call of a handler takes several jobs."""
 
     order: QueueOrder
-    tasks: Sequence[str]
+    tasks: Sequence[str] | None
     poll: float
     is_gated: bool = False
     waits_in_store: bool = False
@@ -102,7 +102,7 @@ class Fetcher(Service):
         self._bounds = bounds
         self.driver = driver
         self._order = order
-        self._tasks = tuple(settings.tasks)
+        self._tasks = None if settings.tasks is None else tuple(settings.tasks)
         self._poll = settings.poll
         self._at_once = settings.at_once
         self._taker = taker

@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from winch.engine.base.log import log
 from winch.engine.base.service import Service
-from winch.engine.tasks.registry import Registry
+from winch.engine.tasks.runtime import Runtime
 from winch.storage.protocol import Driver
 
 EVERY = 10.0
 
 
-async def known_queues(driver: Driver, tasks: Registry) -> set[str]:
-    """The queues that a task uses or the store knows."""
-    used = {task.options.queue for task in tasks}
-    return used | {queue.name for queue in await driver.arun(driver.queues())}
+async def known_queues(driver: Driver, runtime: Runtime) -> set[str]:
+    """The queues that a task uses or the store knows, but for those that are pushed to a URL: they have
+    workers of their own."""
+    used = {task.options.queue for task in runtime.tasks}
+    found = used | {queue.name for queue in await driver.arun(driver.queues())}
+    return found - runtime.pushed.keys()
 
 
 class NewQueues(Service):
@@ -28,20 +30,20 @@ class NewQueues(Service):
     def __init__(
         self,
         driver: Driver,
-        tasks: Registry,
+        runtime: Runtime,
         chosen: Callable[[Iterable[str]], Sequence[str]],
         served: Sequence[str],
         retire: Callable[[str], None] | None,
     ) -> None:
         super().__init__()
         self._driver = driver
-        self._tasks = tasks
+        self._runtime = runtime
         self._chosen = chosen
         self._served = set(served)
         self._retire = retire
 
     async def run_once(self) -> float:
-        known = await known_queues(self._driver, self._tasks)
+        known = await known_queues(self._driver, self._runtime)
         new = sorted(set(self._chosen(known)) - self._served)
         if new and self._retire is not None:
             self._retire(f"queue {new[0]!r} is new")

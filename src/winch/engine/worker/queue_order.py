@@ -4,7 +4,7 @@ that no queue starves."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from winch.core.errors import ConfigError
 from winch.core.values.bounds import check_length, parse_int
@@ -37,6 +37,11 @@ class QueueOrder:
         self._rng = rng
         self.strict: tuple[str, ...] | None = self.names if self._is_strict else None
         """The order of every claim, where it is always the same."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The queues that are named."""
+        return self.names
 
     def serves(self, queue: str) -> bool:
         return queue in self._weights
@@ -76,6 +81,11 @@ class AllQueues:
             if weight < 1:
                 raise ConfigError(f"the weight of queue {name!r} must be at least 1, got {weight}")
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The queues that are named beside `*`."""
+        return tuple(name for name in self._weights if name != EVERY)
+
     def among(self, known: Iterable[str], rng: random.Random) -> QueueOrder:
         """The order over these queues and the named ones. No queue comes before another: only weights
         decide."""
@@ -94,6 +104,19 @@ class AllQueues:
 
 
 Queues = QueueOrder | AllQueues
+
+
+def pushes_only(named: Sequence[str], pushed: Container[str]) -> bool:
+    """Whether a worker of these queues pushes all its jobs to URLs. It takes jobs of every task, so it
+    serves no other queue."""
+    mine = [name for name in named if name in pushed]
+    others = [name for name in named if name not in pushed]
+    if mine and others:
+        raise ConfigError(
+            f"queue {mine[0]!r} is pushed to a URL, and queue {others[0]!r} is not; start a worker "
+            f"for each: -Q {','.join(mine)} and -Q {','.join(others)}"
+        )
+    return bool(mine)
 
 
 def queues_of(queues: Sequence[str] | Mapping[str, int], rng: random.Random) -> Queues:

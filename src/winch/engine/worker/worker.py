@@ -42,7 +42,7 @@ from winch.engine.worker.held_jobs import HeldJobs
 from winch.engine.worker.monitors import Cancels, Notes, Watch
 from winch.engine.worker.new_queues import NewQueues, known_queues
 from winch.engine.worker.outcomes import Recorder
-from winch.engine.worker.queue_order import QueueOrder, Queues
+from winch.engine.worker.queue_order import QueueOrder, Queues, pushes_only
 from winch.engine.worker.recycling import Recycling
 from winch.engine.worker.room import Reserved
 from winch.engine.worker.running.parts import Parts
@@ -55,6 +55,11 @@ from winch.storage.protocol import Driver
 
 # The last part of a drain's grace is for handlers that are interrupted: a quarter of it, within these.
 LEAST_CLEAN_UP, MOST_CLEAN_UP = 0.4, 5.0
+
+
+def worker_name() -> str:
+    """What pages call the worker in this process."""
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,8 @@ class Worker:
         self._driver = driver
         self._runtime = runtime
         self._config = config
-        self._tasks = self._runnable()  # before there is anything to close
+        self._pushes = pushes_only(config.order.named, runtime.pushed)
+        self._tasks = () if self._pushes else self._runnable()  # before there is anything to close
         self._on_session = on_session
         self._rng = rng or random.Random()  # noqa: S311  # jitter and queue order, not secrets
         self._monotonic = monotonic
@@ -135,7 +141,7 @@ class Worker:
                 config.process_command, config.process_store, config.max_jobs, config.max_memory
             )
         )
-        self.tally: Tally = Tally(os.urandom(8).hex())
+        self.tally: Tally = Tally(os.urandom(8).hex(), worker_name())
         runtime.counted = self.tally.enqueued
         # A started job has a place on its supervisor's page until the store knows of its end.
         places = None if started is None else StartedPlaces(started, config.kill_after)
@@ -184,9 +190,9 @@ class Worker:
             self._driver,
             FetchSettings(
                 self.order,
-                self._tasks,
+                None if self._pushes else self._tasks,
                 config.poll,
-                is_gated=any(has_gates(tasks.get(name).options) for name in self._tasks),
+                is_gated=self._pushes or any(has_gates(tasks.get(name).options) for name in self._tasks),
                 # Not with a lease so short that a claim that waited would look too old.
                 waits_in_store=config.poll <= self._jobs.too_old / 4 and not config.queue_limits,
                 at_once=None if any(task.options.collect for task in tasks) else config.concurrency,
@@ -225,7 +231,7 @@ class Worker:
             self._services.append(
                 NewQueues(
                     self._driver,
-                    self._runtime.tasks,
+                    self._runtime,
                     lambda known: config.order_among(known, self._rng).names,
                     self.order.names,
                     self.retire if config.is_replaced else None,
@@ -266,14 +272,18 @@ class Worker:
             queues=self.order.names,
             tasks=len(self._tasks),
             slots=self._config.concurrency,
-            uses={task.options.queue: task.name for task in tasks},
+            uses={
+                task.options.queue: task.name
+                for task in tasks
+                if task.options.queue not in self._runtime.pushed
+            },
         )
 
     async def _choose_queues(self) -> None:
         """Settle which queues `*` stands for."""
         known: set[str] = set()
         if not isinstance(self._config.order, QueueOrder):
-            known = await known_queues(self._driver, self._runtime.tasks)
+            known = await known_queues(self._driver, self._runtime)
         self.order: QueueOrder = self._config.order_among(known, self._rng)
 
     def _runnable(self) -> tuple[str, ...]:
@@ -301,7 +311,7 @@ class Worker:
     async def _new_session(self) -> None:
         session = NewSession(
             id=random_id(self._entropy(16)),
-            worker=f"{socket.gethostname()}-{os.getpid()}",
+            worker=worker_name(),
             host=socket.gethostname(),
             pid=os.getpid(),
             release=self._config.release,

@@ -85,13 +85,12 @@ async def job_to_run(app: App, claim: Claim) -> dict[str, Any] | Outcome:
     args = unseal(keys, args, job=claim.id, task=claim.task, field="args")
     if saved is not None:
         saved = unseal(keys, saved, job=claim.id, task=claim.task, field="checkpoint")
-    given = _Given()
+    value: Any = None
     if INPUTS_HEADER in claim.headers:
-        task: Any = app.tasks.get(claim.task) if claim.task in app.tasks else given
-        found = await with_inputs(lambda: app.driver, claim, task, args, keys)
-        if not isinstance(found, str):
+        found = await with_input(app, claim, args)
+        if not isinstance(found, tuple):
             return found
-        args = found
+        args, value = found
     return {
         "id": claim.id,
         "task": claim.task,
@@ -105,8 +104,17 @@ async def job_to_run(app: App, claim: Claim) -> dict[str, Any] | Outcome:
         "expires_at": claim.expires_at,
         "headers": claim.headers,
         "checkpoint": None if saved is None else _readable(saved, "checkpoint"),
-        "input": given.value,
+        "input": value,
     }
+
+
+async def with_input(app: App, claim: Claim, args: str) -> tuple[str, Any] | Outcome:
+    """The arguments of a member of a flow, and what it takes from those before it where this server does
+    not know the task; or its outcome, where it does not run now."""
+    given = _Given()
+    task: Any = app.tasks.get(claim.task) if claim.task in app.tasks else given
+    found = await with_inputs(lambda: app.driver, claim, task, args, app.runtime.keys())
+    return (found, given.value) if isinstance(found, str) else found
 
 
 async def long_poll(
@@ -146,11 +154,14 @@ def _readable(text: str, what: str) -> Any:
 async def jobs_to_run(
     call: WebCall, claims: Sequence[Claim]
 ) -> tuple[list[tuple[Claim, JobToRun]], list[Finish]]:
-    """The jobs that can be sent, and the ends of those that cannot: no worker could read them, or they
-    are members of a flow that do not run now."""
+    """The jobs that can be sent, and the ends of those that cannot: they have expired, no worker could
+    read them, or they are members of a flow that do not run now."""
     found: list[tuple[Claim, JobToRun]] = []
     ends: list[Finish] = []
     for claim in claims:
+        if (expired := _expired(claim)) is not None:
+            ends.append(finish_of(call.site.app, held_claim(claim), expired))
+            continue
         try:
             one = await job_to_run(call.site.app, claim)
         except InvalidPayload as error:
@@ -161,6 +172,14 @@ async def jobs_to_run(
         else:
             ends.append(finish_of(call.site.app, held_claim(claim), one))
     return found, ends
+
+
+def _expired(claim: Claim) -> Cancel | None:
+    """The outcome of a job that was claimed too late, as for a worker beside the store."""
+    at = claim.expires_at
+    if at is None or claim.claimed_at < at or claim.checkpoint is not None:
+        return None
+    return Cancel(f"expired at {at:%Y-%m-%d %H:%M:%S} UTC, before it ran")
 
 
 def unreadable(claim: Claim, error: InvalidPayload) -> Finish:

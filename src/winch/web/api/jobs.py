@@ -14,8 +14,10 @@ import msgspec
 from starlette.responses import Response
 
 from winch.core.errors import JobFailed, JobNotFound, UnknownTask
+from winch.core.gates.uses import with_gates
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.policy.limits import uses
 from winch.core.policy.retry import DEFAULT_RETRY
 from winch.core.values import codec
 from winch.core.values.ids import known_as
@@ -177,9 +179,8 @@ async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest:
     }
     if body.timeout is not None:
         options["timeout"] = body.timeout
-    for later in ("fifo", "tenant"):
-        if getattr(body, later) is not None and not (later == "tenant" and access.tenant):
-            options[later] = getattr(body, later)
+    options["fifo"] = body.fifo
+    options["tenant"] = access.tenant or body.tenant
     options = {name: value for name, value in options.items() if value is not None}
     if body.task in app.tasks:
         task = app.tasks.get(body.task)
@@ -195,7 +196,7 @@ async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest:
     if access.tenant is not None:
         # The scope of a unique key includes the tenant: one tenant's keys never meet another's.
         key = None if new.unique_key is None else f"{access.tenant}:{new.unique_key}"
-        new = msgspec.structs.replace(new, tenant=access.tenant, unique_key=key)
+        new = msgspec.structs.replace(new, unique_key=key)
     if not access.serves(new.queue):
         raise Problem("forbidden", f"this token may not use queue {new.queue!r}")
     return new
@@ -214,9 +215,18 @@ async def _named(
 ) -> NewJob:
     """A job of a task that this process does not know: a contract or some live worker must."""
     sessions = [] if is_declared else await call.site.live_sessions()
-    is_known = is_declared or any(body.task in session.tasks for session in sessions)
+    is_known = is_declared or any(
+        # A session without tasks takes any: one that pushes, or one over HTTP.
+        body.task in session.tasks or (not session.tasks and options.queue in session.queues)
+        for session in sessions
+    )
     if not is_known and not (sessions and options.queue is not None and call.access.may("work")):
         raise UnknownTask(body.task, {name for session in sessions for name in session.tasks})
+    stored = stored_options(options)
+    if options.fifo is not None or options.tenant is not None:
+        # A FIFO key and a tenant are turns to wait for; the task's own gates are not known here.
+        turns = uses(body.task, (), None, (), options.fifo, str)
+        stored = with_gates(stored, turns, options.tenant)
     return NewJob(
         id=options.id or call.site.app.client.draw_id(),
         is_given_id=options.id is not None,
@@ -229,7 +239,9 @@ async def _named(
         expires=options.expires,
         tags=options.tags,
         headers=options.headers,
-        options=stored_options(options),
+        options=stored,
+        fifo=None if options.fifo is None else options.fifo.key,
+        tenant=options.tenant,
         max_attempts=None if options.retry is None else options.retry.attempts,
         unique_key=None if options.unique is None else options.unique.key,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -165,7 +166,8 @@ async def tenants_of(call: WebCall) -> list[TenantOut]:
     for info in await app.limits.atenants(limit=1000):
         lines.setdefault(info.tenant, []).append(info)
     series = await call.site.client.arun(throughput.read(driver, MINUTE, int(time.time()), 60))
-    started = series.total().tenants
+    total = series.total()
+    started = total.tenants
     weights = {
         one.name.removeprefix("tenant:"): one.spec.n
         for one in await limits_of(call)
@@ -174,7 +176,7 @@ async def tenants_of(call: WebCall) -> list[TenantOut]:
     running = await _counted(call, JobState.RUNNING)
     dead = await _counted(call, JobState.DEAD)
     found = [
-        _tenant_out(name, lines.get(name, []), weights, running, dead, started.get(name))
+        _tenant_out(name, lines.get(name, []), weights, running, dead, started.get(name), total.spent)
         for name in {*lines, *started, *weights, *running}
         if name != throughput.OTHER
     ]
@@ -192,6 +194,7 @@ def _tenant_out(
     running: Counter[str],
     dead: Counter[str],
     started: tuple[int, float] | None,
+    spent: Mapping[str, float],
 ) -> TenantOut:
     number, seconds = started or (0, 0.0)
     return TenantOut(
@@ -206,6 +209,7 @@ def _tenant_out(
         dead=dead[name],
         started=number,
         wait_seconds=seconds / number if number else None,
+        spent_seconds=round(spent.get(name, 0.0), 6),
     )
 
 

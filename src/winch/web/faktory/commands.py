@@ -26,8 +26,9 @@ from winch.engine.tasks.options import check_queue
 from winch.storage.params import Answer, ClaimRef
 from winch.storage.protocol import Bell
 from winch.web.faktory import mutations
+from winch.web.faktory.batches import FaktoryBatches
 from winch.web.faktory.payload import DEFAULT_QUEUE, FaktoryJob, new_job, parse
-from winch.web.faktory.reservations import LEASE, Opened, Reservations
+from winch.web.faktory.reservations import LEASE, Opened, Reservations, Took
 from winch.web.faktory.wire import NOTHING, OK, FaktoryError, Lines, bulk
 from winch.web.faktory.workers import FaktoryWorkers
 
@@ -94,9 +95,11 @@ class FaktoryCommands:
         self.connections: int = 0
         self.reservations: Reservations = Reservations(app)
         self.workers: FaktoryWorkers = FaktoryWorkers(app)
+        self.batches: FaktoryBatches = FaktoryBatches(app)
         self._known: dict[str, Callable[[FaktoryCaller, str], Awaitable[bytes]]] = {
             "PUSH": self._push,
             "PUSHB": self._push_bulk,
+            "BATCH": self._batch,
             "FETCH": self._fetch,
             "ACK": self._ack,
             "FAIL": self._fail,
@@ -125,7 +128,8 @@ class FaktoryCommands:
     # -- producers -------------------------------------------------------------------------------------
 
     async def _push(self, caller: FaktoryCaller, rest: str) -> bytes:
-        await self._store([parse(rest, FaktoryJob, "the job")])
+        given = parse(rest, FaktoryJob, "the job")
+        await self.batches.store([(given, new_job(self._app, given))])
         return OK
 
     async def _push_bulk(self, caller: FaktoryCaller, rest: str) -> bytes:
@@ -140,14 +144,11 @@ class FaktoryCommands:
                 jobs.append((job, new_job(self._app, job)))
             except (msgspec.ValidationError, WinchError) as error:
                 refused[str(one.get("jid", ""))] = str(error)
-        if jobs:
-            client = self._app.client
-            await client.arun(client.store([new for _, new in jobs], None))
+        await self.batches.store(jobs)
         return bulk(refused)
 
-    async def _store(self, jobs: list[FaktoryJob]) -> None:
-        client = self._app.client
-        await client.arun(client.store([new_job(self._app, job) for job in jobs], None))
+    async def _batch(self, caller: FaktoryCaller, rest: str) -> bytes:
+        return await self.batches.run(rest)
 
     # -- workers ---------------------------------------------------------------------------------------
 
@@ -184,15 +185,18 @@ class FaktoryCommands:
 
     async def _take(
         self, caller: FaktoryCaller, worker: str, queues: tuple[str, ...]
-    ) -> dict[str, object] | None:
-        opened = await self._fresh(caller, worker, queues)
-        try:
-            job = await self.reservations.take(opened, worker, queues)
-        except BaseException:
-            # The job may be taken and the answer lost: end the session, and it goes back at once.
-            await asyncio.shield(self.reservations.close(opened))
-            raise
-        if job is None:
+    ) -> dict[str, Any] | None:
+        while True:
+            opened = await self._fresh(caller, worker, queues)
+            try:
+                job = await self.reservations.take(opened, worker, queues)
+            except BaseException:
+                # The job may be taken and the answer lost: end the session, and it goes back at once.
+                await asyncio.shield(self.reservations.close(opened))
+                raise
+            if job is not Took.NOT_NOW:
+                break
+        if not isinstance(job, dict):
             caller.opened = opened  # the store has answered: nothing was taken under this token
             return None
         if caller.lines.has_ended:

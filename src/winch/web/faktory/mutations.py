@@ -34,7 +34,7 @@ class JobChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     def matches(self, record: JobRecord) -> bool:
         kept = kept_of(record.headers)
-        jid = record.id if kept is None else kept.jid
+        jid = record.id if kept is None else kept.jid or record.id
         if self.jids is not None and jid not in self.jids:
             return False
         if self.jobtype is not None and record.task != self.jobtype:

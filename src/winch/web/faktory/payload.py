@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from winch.core.errors import ConfigError, InvalidPayload
+from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Claim
+from winch.core.outcome import Outcome
 from winch.core.policy.retry import Retry
 from winch.core.values import codec
 from winch.core.values.redact import read
 from winch.engine.base.encryption import unseal
 from winch.engine.tasks.options import EnqueueOptions, enqueue_options, stored_options
 from winch.storage.params import NewJob
+from winch.web.api.claims import with_input
 from winch.web.faktory.wire import FaktoryError
 
 if TYPE_CHECKING:
@@ -46,9 +49,9 @@ class FaktoryJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the header keeps, for the worker that gets the job."""
+    """What the header keeps, for the worker that gets the job. No `jid`: Winch has drawn the id."""
 
-    jid: str
+    jid: str = ""
     reserve_for: int | None = None
     retry: int | None = None
     backtrace: int | None = None
@@ -66,9 +69,10 @@ def parse(text: str, type_: Any, what: str) -> Any:
         raise FaktoryError(str(error)) from None
 
 
-def new_job(app: App, given: FaktoryJob) -> NewJob:
-    """The job to store; raises WinchError for one that cannot be stored as it is."""
-    if not given.jid:
+def new_job(app: App, given: FaktoryJob, *, is_drawn: bool = False) -> NewJob:
+    """The job to store; raises WinchError for one that cannot be stored as it is. `is_drawn`: it has no
+    jid, and Winch draws its id."""
+    if not (given.jid or is_drawn):
         raise ConfigError("a job needs a jid")
     kept = Kept(
         jid=given.jid,
@@ -80,10 +84,11 @@ def new_job(app: App, given: FaktoryJob) -> NewJob:
         custom=given.custom,
     )
     options: dict[str, Any] = {
-        "id": given.jid,
         "queue": given.queue or DEFAULT_QUEUE,
         "headers": {HEADER: codec.to_json(kept)},
     }
+    if given.jid:
+        options["id"] = given.jid
     if given.priority:
         options["priority"] = given.priority - DEFAULT_PRIORITY
     if given.at:
@@ -97,7 +102,7 @@ def new_job(app: App, given: FaktoryJob) -> NewJob:
     checked = enqueue_options(options, tuple(EnqueueOptions.__struct_fields__))
     return NewJob(
         id=checked.id or app.client.draw_id(),
-        is_given_id=True,
+        is_given_id=not is_drawn,
         task=_name(given.jobtype),
         args=codec.dumps({"args": given.args}, what="args"),
         queue=checked.queue or DEFAULT_QUEUE,
@@ -149,10 +154,21 @@ def reserve_for(claim: Claim) -> timedelta:
     return timedelta(seconds=kept.reserve_for)
 
 
-def faktory_job(app: App, claim: Claim) -> dict[str, Any]:
-    """The job as a worker gets it. Raises InvalidPayload for one that no worker can read."""
+async def faktory_job(app: App, claim: Claim) -> dict[str, Any] | Outcome:
+    """The job as a worker gets it, or the outcome of a member of a flow that does not run now. Raises
+    InvalidPayload for one that no worker can read."""
     kept = kept_of(dict(claim.headers))
     text = unseal(app.runtime.keys(), claim.args, job=claim.id, task=claim.task, field="args")
+    value: Any = None
+    if INPUTS_HEADER in claim.headers:
+        found = await with_input(app, claim, text)
+        if not isinstance(found, tuple):
+            return found
+        text, value = found
+    return _sent(app, claim, kept, text, value)
+
+
+def _sent(app: App, claim: Claim, kept: Kept | None, text: str, value: Any) -> dict[str, Any]:
     args, reason = read(text)
     if reason is not None:
         raise InvalidPayload(f"args is unreadable: {reason}")
@@ -163,10 +179,12 @@ def faktory_job(app: App, claim: Claim) -> dict[str, Any]:
         args = list(app.tasks.get(claim.task).arguments.values(text).values())
     else:
         args = [args]
+    if value is not None:
+        args = [value, *args]  # from those before it in its flow
     created_at = claim.created_at.isoformat().replace("+00:00", "Z")
     kept = kept or Kept(jid=claim.id)
     found: dict[str, Any] = {
-        "jid": kept.jid,
+        "jid": kept.jid or claim.id,
         "jobtype": claim.task,
         "args": args,
         "queue": claim.queue,

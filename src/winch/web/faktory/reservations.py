@@ -11,25 +11,23 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from winch.core.errors import InvalidPayload, JobNotFound, StorageError, WinchError
-from winch.core.gates.uses import holds_something
-from winch.core.job import Claim, Failure, JobRecord
+from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
-from winch.core.outcome import Failed, settle
-from winch.core.policy.retry import DEFAULT_RETRY, Retry, from_stored
+from winch.core.outcome import Failed
 from winch.core.values.ids import random_id
-from winch.engine.base.failure import describe
 from winch.engine.base.service import Service
-from winch.engine.tasks.options import StoredOptions
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import Answer, ClaimParams, Finish, NewSession
+from winch.web.api.claims import completed, finish_of, policy_of, unreadable
+from winch.web.api.held import held_claim, held_record
 from winch.web.faktory.payload import faktory_job, reserve_for
 from winch.web.faktory.wire import FaktoryError
 
@@ -59,6 +57,14 @@ class Opened:
     session: str
     token: str
     at: datetime
+
+
+class Took(Enum):
+    """What a claim has brought when it brought no job to run."""
+
+    NOTHING = "nothing"
+    NOT_NOW = "not now"
+    """A member of a flow that does not run now. The session is closed; the next claim may find more."""
 
 
 def session_of(token: str, worker: str) -> str:
@@ -103,15 +109,13 @@ class Reservations:
         except StorageError:  # its lease ends it
             return
 
-    async def take(
-        self, opened: Opened, worker: str, queues: tuple[str, ...]
-    ) -> dict[str, object] | None:
+    async def take(self, opened: Opened, worker: str, queues: tuple[str, ...]) -> dict[str, Any] | Took:
         """The next job, as its worker gets it. One that no worker can read is dead."""
         driver = self._app.driver
         asked = ClaimParams(session=opened.session, token=opened.token, queues=queues, limit=1)
         claims = await driver.arun(driver.claim(asked))
         if not claims:
-            return None
+            return Took.NOTHING
         [claim] = claims
         now = claim.claimed_at
         until = Reservation(job=claim.id, worker=worker, until=now + reserve_for(claim))
@@ -121,23 +125,15 @@ class Reservations:
         )
         await driver.arun(driver.kv_put([record]))
         try:
-            return faktory_job(self._app, claim)
+            found = await faktory_job(self._app, claim)
         except InvalidPayload as error:
-            await self._bury(claim, error)
+            await driver.arun(driver.finish([unreadable(claim, error)]))
             raise FaktoryError(f"job {claim.id} is dead: {error}") from None
-
-    async def _bury(self, claim: Claim, error: InvalidPayload) -> None:
-        driver = self._app.driver
-        dead = Finish(
-            id=claim.id,
-            token=claim.token,
-            to=JobState.DEAD,
-            what="failed",
-            error=describe(error),
-            reason="its data is unreadable",
-            is_gated=claim.has_permit or holds_something(claim.options),
-        )
-        await driver.arun(driver.finish([dead]))
+        if isinstance(found, dict):
+            return found
+        await driver.arun(driver.finish([finish_of(self._app, held_claim(claim), found)]))
+        await self.close(opened)
+        return Took.NOT_NOW
 
     # -- the end of a claim ----------------------------------------------------------------------------
 
@@ -162,14 +158,7 @@ class Reservations:
             if await self._is_completed(job_id):
                 return
             raise
-        done = Finish(
-            id=record.id,
-            token=record.token or "",
-            to=JobState.COMPLETED,
-            what="completed",
-            is_gated=record.gate is not None or holds_something(record.options),
-        )
-        await self._end(record, done)
+        await self._end(record, completed(self._app, held_record(record, record.token or ""), None))
 
     async def _is_completed(self, job_id: str) -> bool:
         try:
@@ -180,26 +169,9 @@ class Reservations:
 
     async def fail(self, record: JobRecord, error: Failure) -> None:
         """FAIL, or a reservation that is over: retried by the job's policy, or dead."""
-        policy = self._policy(record)
-        settled = settle(
-            Failed(error, policy),
-            attempt=record.attempt,
-            age=datetime.now(UTC) - record.created_at,
-            policy=policy,
-            rng=random.Random(),  # noqa: S311  # jitter, not a secret
-        )
-        failed = Finish(
-            id=record.id,
-            token=record.token or "",
-            to=settled.to,
-            what=settled.what,
-            delay=settled.delay,
-            counts=settled.counts,
-            error=settled.error,
-            reason=settled.reason,
-            is_gated=record.gate is not None or holds_something(record.options),
-        )
-        await self._end(record, failed)
+        held = held_record(record, record.token or "")
+        policy = policy_of(self._app, held)
+        await self._end(record, finish_of(self._app, held, Failed(error, policy)))
 
     async def _end(self, record: JobRecord, finish: Finish) -> None:
         driver = self._app.driver
@@ -208,20 +180,6 @@ class Reservations:
             raise FaktoryError(f"the reservation of job {record.id} has ended")
         if record.session is not None and record.token is not None:
             await self.close(Opened(record.session, record.token, record.created_at))
-
-    def _policy(self, record: JobRecord) -> Retry:
-        tasks = self._app.tasks
-        is_known = record.task in tasks.names
-        policy = tasks.get(record.task).options.retry if is_known else DEFAULT_RETRY
-        try:
-            options = msgspec.json.decode(record.options or "{}", type=StoredOptions)
-        except (msgspec.DecodeError, UnicodeEncodeError):
-            return policy
-        if options.retry is not None:
-            policy = from_stored(options.retry)
-        if options.attempts is not None:
-            policy = msgspec.structs.replace(policy, attempts=options.attempts)
-        return policy
 
 
 class Keeper(Service):

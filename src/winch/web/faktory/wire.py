@@ -70,5 +70,13 @@ def error(text: str) -> bytes:
 
 def bulk(value: Any) -> bytes:
     """A reply that holds JSON."""
-    body = msgspec.json.encode(value)
+    return _bulk(msgspec.json.encode(value))
+
+
+def text(value: str) -> bytes:
+    """A reply that holds plain text."""
+    return _bulk(value.encode())
+
+
+def _bulk(body: bytes) -> bytes:
     return b"$%d\r\n%s\r\n" % (len(body), body)

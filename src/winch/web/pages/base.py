@@ -53,7 +53,8 @@ NAV: tuple[NavItem, ...] = (
     NavItem("/settings", "Settings", "e", "read", "settings"),
 )
 THEMES = {"system": "As the system", "light": "Light", "dark": "Dark", "contrast": "High contrast"}
-THEME_COOKIE, ZONE_COOKIE = "winch-theme", "winch-zone"
+THEME_COOKIE, ZONE_COOKIE, DENSITY_COOKIE = "winch-theme", "winch-zone", "winch-density"
+DENSITIES = ("compact", "roomy")
 # The message after an action. The address holds its code, so that no link can inject a text.
 DID = {
     "cancelled": "The job is cancelled; a running job is asked to stop.",
@@ -96,6 +97,7 @@ DID = {
     "enqueued": "The job is enqueued.",
     "view-saved": "The view is saved.",
     "view-removed": "The view is removed.",
+    "look-kept": "Kept in this browser.",
     "out": "You are logged out.",
 }
 
@@ -179,11 +181,17 @@ def _render(
             zone_name=datetime.now(show.zone()).strftime("%Z"),
             store=site.driver.describe() if call is not None else "",
             theme=theme if theme in THEMES else "system",
+            **{"density": density_of(request), **context},
             did=DID.get(request.query_params.get("did", ""), ""),
             now=datetime.now(UTC),
-            **context,
         )
     )
+
+
+def density_of(request: Request) -> str:
+    """How tall the rows of lists are, as this browser remembers it."""
+    kept = request.cookies.get(DENSITY_COOKIE, "")
+    return kept if kept in DENSITIES else DENSITIES[0]
 
 
 def _nav(site: Site, access: Access) -> list[NavItem]:

@@ -6,7 +6,7 @@ import difflib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from winch.areas.dead_groups import MARKS, NO_MARK
 from winch.areas.replay import merged
-from winch.core.errors import WinchError
+from winch.core.errors import ConfigError, WinchError
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values import codec
@@ -29,7 +29,7 @@ from winch.web.api.queues import marks_for, start_replay, visible_groups
 from winch.web.draw.frames import blocks
 from winch.web.draw.sparks import trend
 from winch.web.pages.base import go, link, one, page, part
-from winch.web.pages.show import short_name
+from winch.web.pages.show import short_name, zone
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
@@ -225,11 +225,12 @@ async def act(call: WebCall) -> Response:
 async def _replay(call: WebCall, fingerprint: str, action: str) -> Response:
     form = call.body
     patch = _patch(one(form, "patch"))
-    since = one(form, "since")
+    since, until = died(one(form, "since"))
     attempts = one(form, "attempts")
     body = ReplayBody(
         group=fingerprint,
-        since=None if since is None else datetime.now(UTC) - parse_duration(since, "since"),
+        since=since,
+        until=until,
         rate=one(form, "rate"),
         patch=patch,
         attempts=None if attempts is None else parse_int(attempts, "attempts", least=1, most=1000),
@@ -240,13 +241,50 @@ async def _replay(call: WebCall, fingerprint: str, action: str) -> Response:
     done = await start_replay(call, body)
     if action != "preview":
         return go(call, f"/operations/{part(done.id)}")
+    if done.state == "failed":
+        raise Problem("invalid", done.note or "the jobs cannot be replayed like this")
     call.is_preview = True
     rate = one(form, "rate")
     pace = _per_second(rate)
     takes = (done.matched - done.refused) / pace if pace else None
     return await group_page(
-        call, {"done": done, "takes": takes, "diff": await _diff(call, fingerprint, patch)}
+        call, {"done": done, "takes": takes, "diff": await _diff(call, fingerprint, patch, since, until)}
     )
+
+
+def died(text: str | None) -> tuple[datetime | None, datetime | None]:
+    """When the jobs died that are meant: within a length of time, today, yesterday or on a day, as days
+    are in the zone of the page."""
+    if text is None:
+        return None, None
+    midnight = datetime.now(zone()).replace(hour=0, minute=0, second=0, microsecond=0)
+    if text == "today":
+        return midnight, None
+    if text == "yesterday":
+        return _midnight(midnight.date() - timedelta(days=1)), midnight
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        pass
+    else:
+        return _midnight(day), _midnight(day + timedelta(days=1))
+    try:
+        return datetime.now(UTC) - parse_duration(text, "died"), None
+    except ConfigError:
+        raise ConfigError(
+            "died must be today, yesterday, a day like 2026-03-01 or a length of time like 24h, "
+            f"got {text!r}"
+        ) from None
+
+
+def is_between(moment: datetime | None, since: datetime | None, until: datetime | None) -> bool:
+    if moment is None:
+        return False
+    return (since is None or moment >= since) and (until is None or moment < until)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), zone())
 
 
 def _per_second(rate: str | None) -> float | None:
@@ -265,13 +303,22 @@ def _patch(text: str | None) -> dict[str, Any] | None:
     return patch
 
 
-async def _diff(call: WebCall, fingerprint: str, patch: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """What the patch changes in the newest job of the group, line by line."""
+async def _diff(
+    call: WebCall,
+    fingerprint: str,
+    patch: dict[str, Any] | None,
+    since: datetime | None,
+    until: datetime | None,
+) -> list[tuple[str, str]]:
+    """What the patch changes in the newest job that it is for, line by line."""
     if patch is None:
         return []
     wanted = search.Search(JobFilter(states=(JobState.DEAD,), fingerprint=fingerprint))
-    found = await call.site.search(call.access, wanted, limit=1)
-    before = shown(call.site.client.revealed(found.jobs[0]).args) if found.jobs else {}
+    found = await call.site.search(call.access, wanted, limit=SAMPLED)
+    sample = next((job for job in found.jobs if is_between(job.finished_at, since, until)), None)
+    if sample is None:
+        return []
+    before = shown(call.site.client.revealed(sample).args)
     return diff(before, merged(before, mask(patch)))
 
 

@@ -30,7 +30,7 @@ RANGES = {
     "7d": (HOUR, 168, 2),
     "30d": (HOUR, 720, 12),
 }
-GROUPS = ("outcome", "queue", "task", "tenant")
+GROUPS = ("outcome", "queue", "task", "tenant", "worker")
 BACKLOG = "rate.backlog"
 TONES = ("tone-a", "tone-b", "tone-c", "tone-d")
 OTHERS = "tone-e"
@@ -142,8 +142,8 @@ def window_of(name: str, start: int, end: int, now: int) -> Window:
     return Window(chosen, resolution, count, fold, now)
 
 
-def read_rates(driver: Driver, window: Window) -> Operation[Series]:
-    return throughput.read(driver, window.span, window.end, window.count)
+def read_rates(driver: Driver, window: Window, *, by_worker: bool = False) -> Operation[Series]:
+    return throughput.read(driver, window.span, window.end, window.count, by_worker=by_worker)
 
 
 def read_samples(driver: Driver, window: Window) -> Operation[dict[int, Sample]]:
@@ -194,17 +194,18 @@ def _per_minute(number: int, window: Window, place: int, now: int) -> float | No
 
 
 def _named(series: Series, group: str) -> list[tuple[str, Callable[[str, str], bool]]]:
-    """The four largest of a grouping, each with the test of its queue and task."""
+    """The four largest of a grouping, each with the test of its queue and task. By worker, the series
+    has workers in the place of queues."""
     sizes: dict[str, int] = {}
     for one in series.rates:
         for queue, tasks in one.items():
             for task, rate in tasks.items():
-                name = queue if group == "queue" else task
+                name = task if group == "task" else queue
                 sizes[name] = sizes.get(name, 0) + rate.ended
     names = sorted(sizes, key=lambda name: -sizes[name])
 
     def test(wanted: frozenset[str]) -> Callable[[str, str], bool]:
-        return lambda queue, task: (queue if group == "queue" else task) in wanted
+        return lambda queue, task: (task if group == "task" else queue) in wanted
 
     found = [(name, test(frozenset({name}))) for name in names[:4]]
     if len(names) > 4:
@@ -238,7 +239,7 @@ def throughput_chart(series: Series, window: Window, group: str, now: int) -> Ch
             ChartRow(name, tone, paced([rate.tenants.get(name, (0, 0.0))[0] for rate in folded]))
             for name, tone in zip(_tenants(folded), TONES, strict=False)
         ]
-    elif group in ("queue", "task"):
+    elif group in ("queue", "task", "worker"):
         note = f"attempts a minute, by {group}"
         rows = [
             ChartRow(name, tone, paced([rate.ended for rate in fold(series, window, test)]))
@@ -278,7 +279,7 @@ def wait_chart(series: Series, window: Window, group: str, aim: float | None) ->
             )
             for name, tone in zip(_tenants(folded), TONES, strict=False)
         ]
-    elif group in ("queue", "task"):
+    elif group in ("queue", "task", "worker"):
         note = f"p95 by {group}"
         rows = [
             ChartRow(name, tone, [percentile(rate.wait, 0.95) for rate in fold(series, window, test)])

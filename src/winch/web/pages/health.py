@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from urllib.parse import quote
 
 from winch.core.lifecycle import JobState
 from winch.core.policy.alerting import AlertRules
+from winch.core.values.size import format_size
 from winch.engine.observe.alerts import KeptAlert
-from winch.engine.observe.throughput import Series, percentile
+from winch.engine.observe.throughput import Series, TaskRate, percentile
+from winch.engine.observe.usage import ProcessUsage
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web.draw.pieces import Health, HealthFinding
-from winch.web.pages.show import clock, first_line, short_name, span
+from winch.web.pages.show import clock, first_line, sentence, short_name, size, span
 
 MOST = 3
 # Without rules of its own, a job that waits longer than this is late.
@@ -22,7 +24,18 @@ LATE = timedelta(seconds=60)
 LATELY = timedelta(hours=1)
 LEAST_ATTEMPTS = 20
 FAILING = 0.1
+# Minutes that are compared with those before them; when an attempt is slow, and when a queue grows.
+RECENT = 5
+SLOWER, GROWING = 1.5, 1.05
 Link = Callable[..., str]
+
+
+class Reason(NamedTuple):
+    """Why a queue is behind, and the remedy with its address."""
+
+    text: str
+    remedy: str
+    href: str
 
 
 def health_of(
@@ -35,6 +48,7 @@ def health_of(
     rules: AlertRules,
     now: datetime,
     link: Link,
+    usage: Mapping[str, ProcessUsage] | None = None,
     command: str = "winch",
     shows_all: bool = False,
 ) -> Health:
@@ -44,6 +58,7 @@ def health_of(
         *_of_queues(queues, sessions, recent, now, late, link, command),
         *_of_groups(groups, now, link),
         *_of_workers(sessions, now, link),
+        *_of_memory(sessions, usage or {}, link),
         *_of_tasks(recent, {group.task for group in groups if now - group.last_at < LATELY}, link),
     ]
     found += _of_alerts(alerts, found, link)
@@ -117,29 +132,73 @@ def _of_queues(
             worst = max(waits, timedelta(seconds=usual or 0.0))
             if worst > late:
                 what = f"{queue.name} is late: {span(worst)}, objective {span(late)}"
-                yield HealthFinding(what, *_held_by(queue, sessions, link), 80, "clock", "retrying")
+                first, *rest = reasons_of(queue, sessions, recent.merged(_of(queue.name)), link)
+                why = "; ".join([first.text, *(one.text for one in rest[:1])])
+                yield HealthFinding(what, why, first.remedy, first.href, 80, "clock", "retrying")
 
 
 def _of(wanted: str) -> Callable[[str, str], bool]:
     return lambda queue, _: queue == wanted
 
 
-def _held_by(queue: QueueInfo, sessions: Sequence[SessionInfo], link: Link) -> tuple[str, str, str]:
-    """Why a served queue is behind, as far as the counts show it, and what to do."""
+def reasons_of(
+    queue: QueueInfo, sessions: Sequence[SessionInfo], merged: Sequence[TaskRate], link: Link
+) -> list[Reason]:
+    """Why a served queue is behind, as far as the counts and rates show it, and what to do about each.
+    `merged` has the rates of the queue by the minute."""
     serving = [one for one in sessions if queue.name in one.queues]
     slots, busy = sum(one.slots for one in serving), sum(one.running for one in serving)
     blocked = queue.counts.get(JobState.BLOCKED, 0)
     ready = queue.counts.get(JobState.READY, 0)
+    found = []
     if slots and busy >= slots:
-        return (
-            f"all {slots:,} slots of its workers are busy; {ready:,} jobs are ready",
-            "Add workers",
-            link("/workers"),
-        )
+        text = f"all {slots:,} slots of its workers are busy; {ready:,} jobs are ready"
+        found.append(Reason(text, "Add workers", link("/workers", queue=queue.name)))
     if blocked:
-        return f"{blocked:,} of its jobs wait at a limit", "See the limits", link("/limits")
-    free = f"{slots - busy:,} of {slots:,} slots are free" if slots else "its workers do not take jobs"
-    return f"{ready:,} jobs are ready; {free}", "See the queue", link(f"/queues/{queue.name}")
+        found.append(
+            Reason(f"{blocked:,} of its jobs wait at a limit", "See the limits", link("/limits"))
+        )
+    found += _by_rates(queue.name, merged, link)
+    if not found:
+        free = f"{slots - busy:,} of {slots:,} slots are free" if slots else "its workers take no jobs"
+        where = link(f"/queues/{quote(queue.name, safe='')}")
+        found.append(Reason(f"{ready:,} jobs are ready; {free}", "See the queue", where))
+    return found
+
+
+def _by_rates(name: str, merged: Sequence[TaskRate], link: Link) -> Iterable[Reason]:
+    now, before = _sum(merged[-RECENT:]), _sum(merged[:-RECENT])
+    if now.ended < LEAST_ATTEMPTS:
+        return
+    took = now.run_seconds / now.ended
+    usual = before.run_seconds / before.ended if before.ended >= LEAST_ATTEMPTS else took
+    if took > SLOWER * usual:
+        yield Reason(
+            f"an attempt takes {span(took)}, {span(usual)} before",
+            "See what runs",
+            link("/jobs", q=f"queue:{name} state:running"),
+        )
+    share = now.broken / now.ended
+    if share >= FAILING:
+        yield Reason(
+            f"{share:.0%} of its attempts fail, and are tried again",
+            "See them",
+            link("/jobs", q=f"queue:{name} state:retrying"),
+        )
+    if now.enqueued > GROWING * now.ended:
+        stored, ended = now.enqueued / RECENT, now.ended / RECENT
+        yield Reason(
+            f"{stored:,.0f} jobs come in a minute, {ended:,.0f} attempts end",
+            "Add workers",
+            link("/workers", queue=name),
+        )
+
+
+def _sum(rates: Iterable[TaskRate]) -> TaskRate:
+    total = TaskRate()
+    for rate in rates:
+        total.add(rate)
+    return total
 
 
 def _of_groups(groups: Iterable[DeadGroup], now: datetime, link: Link) -> Iterable[HealthFinding]:
@@ -181,6 +240,33 @@ def _of_workers(sessions: Sequence[SessionInfo], now: datetime, link: Link) -> I
         yield HealthFinding(what, why, "See the workers", link("/workers"), 20, "workers", "retrying")
 
 
+def growth_words(usage: ProcessUsage) -> str:
+    """How the memory of a process grows, where it grows on and on."""
+    growth = usage.growth
+    if growth is None:
+        return ""
+    return (
+        f"{size(format_size(growth.start))} to {size(format_size(growth.now))} in {span(growth.seconds)}"
+    )
+
+
+def _of_memory(
+    sessions: Sequence[SessionInfo], usage: Mapping[str, ProcessUsage], link: Link
+) -> Iterable[HealthFinding]:
+    for one in sessions:
+        used = usage.get(one.id)
+        growth = None if used is None else used.growth
+        if used is None or growth is None:
+            continue
+        why = "it has no limit of memory: its machine ends it"
+        if used.max_memory:
+            left = max(used.max_memory - growth.now, 0) * growth.seconds / (growth.now - growth.start)
+            why = f"its limit, {size(format_size(used.max_memory))}, is reached in about {span(left)}"
+        what = f"Worker {one.worker} grows: {growth_words(used)}"
+        where = link(f"/workers/{quote(one.id, safe='')}")
+        yield HealthFinding(what, why, "Stop it", where, 72, "lost", "retrying")
+
+
 def _is_release(text: str) -> bool:
     return bool(text) and not text.startswith("http:")
 
@@ -209,7 +295,7 @@ def _of_alerts(
     texts = " ".join(one.what for one in found)
     return [
         HealthFinding(
-            _sentence(one.alert.text),
+            sentence(one.alert.text),
             f"since {clock(one.since, '%H:%M')}",
             "See it",
             link(places.get(one.alert.rule, "/settings")),
@@ -218,7 +304,3 @@ def _of_alerts(
         for one in alerts
         if one.alert.rule not in _COVERED or one.alert.target not in texts
     ]
-
-
-def _sentence(text: str) -> str:
-    return re.sub(r"^[a-z]", lambda first: first[0].upper(), text)

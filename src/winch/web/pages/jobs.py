@@ -21,7 +21,16 @@ from winch.web.api import jobs as api
 from winch.web.api.queues import CAP
 from winch.web.finding import Found
 from winch.web.pages import facets
-from winch.web.pages.base import go, link, one, page, part
+from winch.web.pages.base import (
+    DENSITIES,
+    DENSITY_COOKIE,
+    density_of,
+    go,
+    link,
+    one,
+    page,
+    part,
+)
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebReply, WebRoute
 from winch.web.schemas import ACTIONS, FilterBody, job_out
@@ -42,7 +51,7 @@ COLUMNS = {
     "when": "When",
 }
 SHOWN = ("state", "task", "args", "queue", "tenant", "attempt", "took", "when")
-COLUMNS_COOKIE, DENSITY_COOKIE = "winch-columns", "winch-density"
+COLUMNS_COOKIE = "winch-columns"
 VIEWS = "view"
 MOST_VIEWS = 50
 # A count of what a bulk action is for looks at so many jobs, and for so long.
@@ -86,8 +95,8 @@ async def list_page(call: WebCall) -> Response:
     values = await facets.values_of(call)
     counts = await _counts(call)
     words = facets.tokens(q)
-    columns = _columns(query.columns or call.request.cookies.get(COLUMNS_COOKIE, ""))
-    density = query.density or call.request.cookies.get(DENSITY_COOKIE, "")
+    columns = columns_in(query.columns) if query.columns else columns_of(call)
+    density = query.density if query.density in DENSITIES else density_of(call.request)
     answer = await page(
         call,
         "jobs.html",
@@ -102,7 +111,7 @@ async def list_page(call: WebCall) -> Response:
         columns=columns,
         all_columns=COLUMNS,
         toggled={name: _toggled(columns, name) for name in COLUMNS},
-        density="roomy" if density == "roomy" else "compact",
+        density=density,
         views=await _views(call),
         actions=ACTIONS,
         cursor=query.cursor,
@@ -130,7 +139,12 @@ async def _counts(call: WebCall) -> Mapping[JobState, int]:
     return counts
 
 
-def _columns(text: str) -> tuple[str, ...]:
+def columns_of(call: WebCall) -> tuple[str, ...]:
+    """The columns that this browser remembers."""
+    return columns_in(call.request.cookies.get(COLUMNS_COOKIE, ""))
+
+
+def columns_in(text: str) -> tuple[str, ...]:
     """The columns of the list in their own order; the state and the task are always among them."""
     wanted = set(text.split(".")) & set(COLUMNS) if text else set(SHOWN)
     return tuple(name for name in COLUMNS if name in wanted | {"state", "task"})
@@ -183,12 +197,13 @@ async def _views(call: WebCall) -> list[View]:
 
 async def save_view(call: WebCall) -> Response:
     """Keep a search under a name, or remove the one of this name."""
-    name, q = one(call.body, "name") or "", one(call.body, "q") or ""
+    gone = one(call.body, "remove")
+    name, q = gone or one(call.body, "name") or "", one(call.body, "q") or ""
     if not 0 < len(name) <= 60 or not name.isprintable():
         raise Problem("invalid", "a view needs a name of at most 60 characters")
     driver = call.site.driver
     key = call.by + "\x1f" + name
-    if one(call.body, "action") == "remove":
+    if gone is not None:
         await driver.arun(driver.kv_delete(VIEWS, [key]))
         call.note(name, action="remove")
         return go(call, "/jobs", q=q, did="view-removed")

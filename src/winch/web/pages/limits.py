@@ -161,6 +161,7 @@ async def tenants_page(call: WebCall) -> Response:
         title="Tenants",
         rows=found[:500],
         busiest=busiest,
+        most_spent=max((one_.spent_seconds for one_ in found), default=0.0),
         tiles=_tiles(found),
         sentence=_tenant_sentence(found),
     )
@@ -188,6 +189,7 @@ def _tiles(found: Sequence[TenantOut]) -> list[Tile]:
         Tile("Running", f"{sum(one_.running for one_ in found):,}", note="among the newest 1,000"),
         Tile("Started", f"{started:,}", note="attempts in the last hour"),
         Tile("Mean wait", span(waited / started if started else None), note="in the last hour"),
+        Tile("Spent", span(sum(one_.spent_seconds for one_ in found)), note="run in the last hour"),
     ]
 
 

@@ -50,6 +50,9 @@ async def overview(call: WebCall) -> Response:
     group = query.group if query.group in figures.GROUPS else "outcome"
     window = figures.window_of(query.range, query.start, query.end, now)
     series = await site.client.arun(figures.read_rates(driver, window))
+    grouped = series
+    if group == "worker":
+        grouped = await site.client.arun(figures.read_rates(driver, window, by_worker=True))
     samples = await site.client.arun(figures.read_samples(driver, window))
     recent = await site.client.arun(throughput.read(driver, MINUTE, now, RECENT))
     day = await site.client.arun(throughput.read(driver, HOUR, now, 24))
@@ -84,13 +87,14 @@ async def overview(call: WebCall) -> Response:
             rules=rules,
             now=moment,
             link=to,
+            usage=await site.usage(),
             command=site.app.command,
             shows_all=query.findings == "all",
         ),
         tiles=_tiles(recent, total, counts, queues, sessions, groups, to),
         charts=[
-            figures.throughput_chart(series, trimmed, group, now),
-            figures.wait_chart(series, trimmed, group, aim),
+            figures.throughput_chart(grouped, trimmed, group, now),
+            figures.wait_chart(grouped, trimmed, group, aim),
             figures.ready_chart(samples, trimmed, shift),
             figures.slots_chart(samples, trimmed, shift),
         ],

@@ -18,7 +18,7 @@ from winch.engine.client.audit import AuditLine, acting
 from winch.engine.observe import throughput
 from winch.engine.observe.throughput import MINUTE, TaskRate, percentile
 from winch.engine.tasks.options import check_queue
-from winch.storage.params import JobFilter, QueueInfo
+from winch.storage.params import JobFilter, QueueInfo, SessionInfo
 from winch.web import search
 from winch.web.api.queues import (
     move_jobs,
@@ -27,10 +27,11 @@ from winch.web.api.queues import (
     visible_sessions,
 )
 from winch.web.draw.charts import ChartRow, bars, lines
-from winch.web.draw.pieces import Tile
+from winch.web.draw.pieces import Health, HealthFinding, Tile
 from winch.web.draw.sparks import line
 from winch.web.pages.base import go, link, one, page, part
-from winch.web.pages.show import clock, number, span
+from winch.web.pages.health import reasons_of
+from winch.web.pages.show import clock, number, sentence, span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
@@ -85,13 +86,21 @@ def _row(
     stored = sum(rate.enqueued for rate in recent) / RECENT
     ready = queue.counts.get(JobState.READY, 0)
     waits = None if queue.oldest_ready_at is None else now - queue.oldest_ready_at
-    look, word, weight = _state(queue, settings, ready, waits)
+    # Jobs that have started lately waited so long; the oldest that has not may wait longer.
+    recent_wait = TaskRate()
+    for rate in recent:
+        recent_wait.add(rate)
+    usual = timedelta(seconds=percentile(recent_wait.wait, 0.95) or 0.0)
+    worst = None if waits is None else max(waits, usual)
+    look, word, weight = _state(queue, settings, ready, worst)
     return {
         "queue": queue,
         "ready": ready,
         "per_minute": per_minute,
         "stored": stored,
         "waits": waits,
+        "worst": worst,
+        "aim": settings.max_age or LATE,
         "spark": line(
             [float(rate.ended) for rate in merged],
             f"{sum(rate.ended for rate in merged):,} attempts ended in an hour",
@@ -187,6 +196,7 @@ async def detail_page(call: WebCall) -> Response:
         orders=[str(word) for word in Order],
         queue=queue,
         row=row,
+        lag=_lag(call, queue, row, sessions, merged) if row["word"] == "late" else None,
         tiles=_tiles(queue, row, sessions),
         others=[one_.name for one_ in await visible_queues(call) if one_.name != name],
         waiting=_waiting(queue),
@@ -226,6 +236,26 @@ async def detail_page(call: WebCall) -> Response:
     )
 
 
+def _lag(
+    call: WebCall,
+    queue: QueueInfo,
+    row: dict[str, Any],
+    sessions: Sequence[SessionInfo],
+    merged: Sequence[TaskRate],
+) -> Health:
+    """Why the queue is late, and what to do."""
+
+    def to(path: str, **more: Any) -> str:
+        return link(call.request, path, **more)
+
+    findings = [
+        HealthFinding(sentence(reason.text), "", reason.remedy, reason.href, 0, "clock", "retrying")
+        for reason in reasons_of(queue, sessions, merged, to)[:3]
+    ]
+    note = f"its objective is {span(row['aim'])}"
+    return Health(f"Jobs wait {span(row['worst'])}", note, "wrong", findings)
+
+
 def _waiting(queue: QueueInfo) -> int:
     return sum(queue.counts.get(state, 0) for state in WAITING)
 
@@ -238,7 +268,9 @@ def _tiles(queue: QueueInfo, row: dict[str, Any], sessions: Sequence[Any]) -> li
     used = f"{busy:,} of {slots:,} slots busy" if slots else "none serves it"
     return [
         Tile("Ready", f"{row['ready']:,}", note=at_limits),
-        Tile("Oldest waits", span(row["waits"]), note=row["word"] or "on time", look=look),
+        Tile("Oldest waits", span(row["waits"]), look=look,
+             note=f"jobs that start waited {span(row['worst'])}" if row["word"] == "late" else
+             row["word"] or "on time"),
         Tile("Running", f"{queue.counts.get(JobState.RUNNING, 0):,}", note="in all workers"),
         Tile("In", number(round(row["stored"])), "/min", "enqueued"),
         Tile("Out", number(round(row["per_minute"])), "/min", "attempts ended"),

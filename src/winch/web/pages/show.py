@@ -146,6 +146,11 @@ def percent(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") + " %"
 
 
+def sentence(text: str) -> str:
+    """The text with a capital letter at its beginning; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
 FILTERS = {
     "short_name": short_name,
     "attempts": attempts,

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from urllib.parse import quote
+from zoneinfo import available_timezones
 
 import msgspec
 from starlette.responses import Response
 
 from winch.core.values.duration import parse_duration
 from winch.core.values.redact import mask
+from winch.engine.observe.alerts import KeptAlert, kept_alerts
 from winch.web.access import EVERY_NARROWING, ROLES, Access
 from winch.web.api.jobs import operation_of
+from winch.web.api.webhooks import endpoint_out
 from winch.web.pages import show
 from winch.web.pages.assets import licences, static_file
-from winch.web.pages.base import THEME_COOKIE, THEMES, ZONE_COOKIE, go, link, one, page
+from winch.web.pages.base import (
+    DENSITIES,
+    DENSITY_COOKIE,
+    THEME_COOKIE,
+    THEMES,
+    ZONE_COOKIE,
+    go,
+    link,
+    one,
+    page,
+)
+from winch.web.pages.jobs import (
+    COLUMNS,
+    COLUMNS_COOKIE,
+    columns_in,
+    columns_of,
+)
 from winch.web.pages.queues import shown_value
 from winch.web.problems import PROBLEMS, Problem
 from winch.web.routes import WebCall, WebRoute
+from winch.web.schemas.webhooks import EndpointOut
 from winch.web.sessions import COOKIES
 
 MAX_NEXT = 2000
@@ -33,7 +55,29 @@ class LoginQuery(msgspec.Struct, frozen=True, kw_only=True):
 class PreferencesQuery(msgspec.Struct, frozen=True, kw_only=True):
     theme: str = ""
     zone: str = ""
+    density: str = ""
     next: str = ""
+
+
+class Rule(NamedTuple):
+    """A rule of alerts in words; `firing` is None for a caller who may not read all."""
+
+    name: str
+    words: str
+    limit: str
+    firing: list[str] | None
+
+
+RULES = {
+    "depth": ("Depth", "a queue has more ready jobs than"),
+    "oldest": ("Latency", "the oldest ready job of a queue waits for more than"),
+    "failures": ("Failures", "of the attempts of a task in five minutes, there fail at least"),
+    "dead": ("Deaths", "of one task there die in five minutes at least"),
+    "workers": ("Workers", "a queue with ready jobs has had no worker for"),
+    "schedules": ("Schedules", "a schedule is late by more than"),
+    "dead_letters": ("Dead letters", "dead jobs of one task that are kept reach"),
+    "snapshot": ("Transactions", "a transaction of PostgreSQL is older than"),
+}
 
 
 class AnyQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +114,12 @@ async def settings_page(call: WebCall, made: str | None = None) -> Response:
         call,
         "settings.html",
         title="Settings",
+        zones=sorted(available_timezones()),
+        columns=columns_of(call),
+        all_columns=COLUMNS,
+        rules=await _rules(call),
+        webhooks=await _endpoints(call),
+        schema=await _schema(call),
         rows=rows,
         tokens=tokens,
         roles=ROLES,
@@ -77,6 +127,36 @@ async def settings_page(call: WebCall, made: str | None = None) -> Response:
         capabilities=msgspec.structs.asdict(driver.capabilities),
         licences=licences(),
     )
+
+
+async def _rules(call: WebCall) -> list[Rule]:
+    rules = msgspec.structs.asdict(call.site.app.settings.alerts)
+    kept: list[KeptAlert] = []
+    if not call.access.is_narrow:
+        kept = await call.site.client.arun(kept_alerts(call.site.driver))
+    found = []
+    for rule, (name, words) in RULES.items():
+        value = rules[rule]
+        limit = "" if value is None else f"{value:.0%}" if rule == "failures" else _limit(value)
+        firing = [one_.alert.text for one_ in kept if one_.alert.rule == rule]
+        found.append(Rule(name, words, limit, None if call.access.is_narrow else firing[:3]))
+    return found
+
+
+def _limit(value: int | timedelta) -> str:
+    return show.span(value) if isinstance(value, timedelta) else f"{value:,}"
+
+
+async def _endpoints(call: WebCall) -> list[EndpointOut] | None:
+    """The webhooks; only for callers who may see them all."""
+    if not call.access.may("admin") or call.access.is_narrow:
+        return None
+    return [endpoint_out(one_) for one_ in await call.site.app.webhooks.alist()]
+
+
+async def _schema(call: WebCall) -> str:
+    status = await asyncio.to_thread(call.site.driver.check_schema)
+    return f"schema {status.current} of {status.newest}" if status.current is not None else ""
 
 
 async def settings(call: WebCall) -> Response:
@@ -206,7 +286,18 @@ async def preferences(call: WebCall) -> Response:
     if query.theme in THEMES:
         chosen[THEME_COOKIE] = query.theme
     if query.zone:
-        chosen[ZONE_COOKIE] = show.known_zone(query.zone)
+        known = show.known_zone(query.zone)
+        if known != query.zone:
+            raise Problem(
+                "invalid",
+                f"no time zone {query.zone[:64]!r} is known here: use UTC or a name like Europe/Berlin",
+            )
+        chosen[ZONE_COOKIE] = known
+    if query.density in DENSITIES:
+        chosen[DENSITY_COOKIE] = query.density
+    # A query names no field twice, so each column of the form is a field of its own.
+    if wanted := [name for name in COLUMNS if f"show-{name}" in call.request.query_params]:
+        chosen[COLUMNS_COOKIE] = ".".join(columns_in(".".join(wanted)))
     for name, value in chosen.items():
         answer.set_cookie(name, value, max_age=YEAR, samesite="strict", path=root)
     return answer

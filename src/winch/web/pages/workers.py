@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from markupsafe import Markup
 from starlette.responses import Response
 
 from winch.core.errors import ConfigError
@@ -25,6 +26,7 @@ from winch.web.api.queues import visible_sessions
 from winch.web.draw.pieces import Tile
 from winch.web.draw.sparks import line
 from winch.web.pages.base import go, link, one, page, part
+from winch.web.pages.health import growth_words
 from winch.web.pages.show import percent, size, span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
@@ -110,11 +112,20 @@ def row(
         "share": share,
         "max_memory": None if usage is None or not usage.max_memory else format_size(usage.max_memory),
         "is_heavy": share is not None and share > 0.8,
+        "growth": "" if usage is None else growth_words(usage),
+        "memories": "" if usage is None else _memories(usage),
         "lag": None if usage is None else span(usage.lag),
         "is_slow": usage is not None and usage.lag > 0.1,
         "jobs": [_job_row(job, now) for job in jobs[:SHOWN_JOBS]],
         "more": max(0, len(jobs) - SHOWN_JOBS),
     }
+
+
+def _memories(usage: ProcessUsage) -> Markup | str:
+    if len(usage.memories) < 2:
+        return ""
+    words = f"Memory from {usage.memories[0]:,} to {usage.memories[-1]:,} MiB"
+    return line([float(one_) for one_ in usage.memories], words)
 
 
 class _Options(msgspec.Struct):

@@ -110,7 +110,8 @@ class TripBody(Body, frozen=True, kw_only=True):
 
 
 class TenantOut(msgspec.Struct, frozen=True, kw_only=True):
-    """`started`: attempts in the last hour. `wait_seconds`: how long they waited on average."""
+    """`started`: attempts in the last hour. `wait_seconds`: how long they waited on average.
+    `spent_seconds`: how long they ran together."""
 
     tenant: str
     ready: int
@@ -121,6 +122,7 @@ class TenantOut(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
     started: int
     wait_seconds: float | None
+    spent_seconds: float = 0.0
 
 
 class TenantsOut(msgspec.Struct, frozen=True, kw_only=True):

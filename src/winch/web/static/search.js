@@ -5,16 +5,6 @@
   const form = by("search-form");
   const box = by("filter-q");
 
-  // "All that match" is the search, not the page.
-  document.addEventListener("change", (event) => {
-    if (event.target.id !== "bulk-all") return;
-    const shown = by("ticked");
-    if (shown) shown.parentElement.hidden = event.target.checked;
-  });
-  document.addEventListener("winch-ticks", () => {
-    const all = by("bulk-all");
-    if (all && !document.querySelector("td.c-tick input:checked")) { all.checked = false; if (by("ticked")) by("ticked").parentElement.hidden = false; }
-  });
   document.querySelectorAll("[data-copy-link]").forEach((button) => { button.dataset.copy = new URL(button.dataset.copy, location.href).href; });
   if (!form || !box) return;
 

@@ -109,28 +109,36 @@
     mark(all[Math.min(Math.max(at < 0 ? 0 : at + by_, 0), all.length - 1)]);
   };
   const boxes = () => [...document.querySelectorAll("td.c-tick input, td.tick input")];
+  // "All that match" is the search, not the rows of this page.
   const count = () => {
     const chosen = boxes().filter((box) => box.checked);
     boxes().forEach((box) => box.closest("tr").classList.toggle("is-chosen", box.checked));
+    const isAll = by("bulk-all")?.checked === true;
     const shown = by("ticked");
-    if (shown) shown.textContent = String(chosen.length);
-    by("bulk")?.classList.toggle("is-on", chosen.length > 0);
-    document.dispatchEvent(new Event("winch-ticks"));
+    if (shown) { shown.textContent = String(chosen.length); shown.parentElement.hidden = isAll; }
+    by("bulk")?.classList.toggle("is-on", isAll || chosen.length > 0);
   };
   window.winch.count = count;
   document.addEventListener("change", (event) => {
     if (event.target.id === "tick-all") {
       boxes().forEach((box) => { box.checked = event.target.checked; });
     }
-    if (event.target.matches("#tick-all, td.c-tick input, td.tick input")) count();
+    if (event.target.matches("#tick-all, #bulk-all, td.c-tick input, td.tick input")) count();
     if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
     if (event.target.id === "keys-off") kept.set("keys", event.target.checked ? "off" : "on");
+    if (event.target.matches("input[data-kept]")) kept.set(event.target.dataset.kept, event.target.checked ? "on" : "off");
   });
   let lastTick = null;
   document.addEventListener("click", (event) => {
     const box = event.target;
+    if (box.id === "all-rows") {
+      by("bulk-all").checked = true;
+      count();
+      by("bulk").querySelector("button[name=action]").focus();
+    }
     if (box.id === "bulk-clear") {
       event.preventDefault();
+      by("bulk-all").checked = false;
       boxes().forEach((one) => { one.checked = false; });
       if (by("tick-all")) by("tick-all").checked = false;
       count();
@@ -252,6 +260,7 @@
     }
   });
   by("help-toggle")?.addEventListener("click", () => by("help").showModal());
+  document.querySelectorAll("input[data-kept]").forEach((box) => { box.checked = kept.get(box.dataset.kept) !== "off"; });
   if (by("keys-off")) by("keys-off").checked = kept.get("keys") === "off";
   if (by("bulk")) count();
 })();

@@ -10,18 +10,21 @@ from msgspec.structs import replace
 from winch.core.job import KEEP, JobRecord, sort_key
 from winch.core.lifecycle import FINAL, JobState
 from winch.drivers.memory.verbs.base import Base, verb
+from winch.drivers.memory.verbs.enqueue import EnqueueVerbs
 from winch.drivers.memory.verbs.unique_keys import holders
 from winch.storage.decide.unique import Holder
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import NO_PARCEL, Parcel, arriving, is_movable
 from winch.storage.verbs import Verb
 
 
 class MoveVerbs:
-    """move_out, move_in, move_done, key_holders; see storage/families.py for the contracts."""
+    """What a move needs; see storage/families.py for the contracts."""
 
-    def __init__(self, base: Base) -> None:
+    def __init__(self, base: Base, enqueue: EnqueueVerbs) -> None:
         self._base = base
         self._state = base.state
+        self._enqueue = enqueue
 
     def move_out(
         self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
@@ -90,6 +93,28 @@ class MoveVerbs:
                 del parcels.open[move]
 
         return verb("move_done", body)
+
+    def raise_fence(self, number: int) -> Verb[bool]:
+        def body() -> bool:
+            self._state.parcels.fence = max(self._state.parcels.fence, number)
+            return True
+
+        return verb("raise_fence", body)
+
+    def enqueue_fenced(
+        self,
+        jobs: Sequence[NewJob],
+        number: int,
+        *,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        def body() -> list[Enqueued] | None:
+            if self._state.parcels.fence > number:
+                return None
+            return self._enqueue.store(jobs, self._base.now(now), is_repeat=is_repeat)
+
+        return verb("enqueue_fenced", body)
 
     def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
         def body() -> list[Holder | None]:

@@ -14,9 +14,11 @@ from winch.core.values.codec import to_json
 from winch.drivers.postgres.records import READ, write_span
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
+from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
 from winch.drivers.postgres.verbs.unique_keys import take_keys
 from winch.storage import parcels
 from winch.storage.decide.unique import Holder
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import NO_PARCEL, Parcel, arriving, is_movable
 from winch.storage.verbs import Verb
 
@@ -24,14 +26,21 @@ _NOT_WRITTEN = ("keep", "token", "gate")
 
 
 class MoveVerbs:
-    """move_out, move_in, move_done, key_holders; see storage/families.py for the contracts."""
+    """What a move needs; see storage/parcels.py for the contracts."""
 
-    def __init__(self, base: Base) -> None:
+    def __init__(self, base: Base, enqueue: EnqueueVerbs) -> None:
         self._base = base
+        self._enqueue = enqueue
 
     def move_out(
         self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
     ) -> Verb[Parcel]:
+        def look() -> Body[Parcel]:
+            rows = yield self._base.statement(
+                "move_out.open", is_alone=True, open_key=parcels.open_key(move)
+            )
+            return parcels.read(rows[0][0]) if rows else NO_PARCEL
+
         def body() -> Body[Parcel]:
             ((last,),) = yield self._base.statement("move_out", last_key=parcels.last_key(move))
             rows = yield self._base.statement("move_out.open", open_key=parcels.open_key(move))
@@ -47,7 +56,7 @@ class MoveVerbs:
             yield self._base.statement("delete", ids=[job.id for job in jobs])
             return Parcel(number, tuple(jobs))
 
-        return Verb("move_out", body)
+        return Verb("move_out", body) if number else self._base.read("move_out", look)
 
     def _movable(self, ids: list[str]) -> Body[list[JobRecord]]:
         """Those of the jobs that may leave. Live ones are locked until the verb has ended."""
@@ -107,6 +116,32 @@ class MoveVerbs:
             )
 
         return Verb("move_done", body)
+
+    def raise_fence(self, number: int) -> Verb[bool]:
+        def body() -> Body[bool]:
+            ((is_free,),) = yield self._base.statement("raise_fence")
+            if is_free:
+                yield self._base.statement("raise_fence.keep", number=number)
+            return bool(is_free)
+
+        return Verb("raise_fence", body)
+
+    def enqueue_fenced(
+        self,
+        jobs: Sequence[NewJob],
+        number: int,
+        *,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        def body() -> Body[list[Enqueued] | None]:
+            yield self._base.statement("enqueue_fenced")
+            rows = yield self._base.statement("enqueue_fenced.look")
+            if rows and int(rows[0][0]) > number:
+                return None
+            return (yield from self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now).steps())
+
+        return Verb("enqueue_fenced", body)
 
     def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
         def body() -> Body[list[Holder | None]]:

@@ -80,11 +80,10 @@ class RedisClusterDriver(RedisDriver):
         gates = ClusterGateVerbs(base, fan_out, handover)
         plain_reads = ReadVerbs(base, gates)
         reads = ClusterReadVerbs(plain_reads, base, fan_out, handover, route, gates)
+        spread = ClusterEnqueueVerbs(enqueue, fan_out, plain_reads, reads, route, base.replicated, homes)
         self._adopt(
             Families(
-                enqueue=ClusterEnqueueVerbs(
-                    enqueue, fan_out, plain_reads, reads, route, base.replicated, homes
-                ),
+                enqueue=spread,
                 claim=claim,
                 finish=ClusterFinishVerbs(FinishVerbs(base), claim, fan_out, handover),
                 sessions=ClusterSessionVerbs(SessionVerbs(base), base, fan_out),
@@ -95,7 +94,7 @@ class RedisClusterDriver(RedisDriver):
                 operators=ClusterOperatorVerbs(OperatorVerbs(base), fan_out, handover, homes),
                 reads=reads,
                 kv=KvVerbs(base),
-                moves=ClusterMoveVerbs(MoveVerbs(base), fan_out, homes),
+                moves=ClusterMoveVerbs(MoveVerbs(base, enqueue), fan_out, homes, spread),
             )
         )
 

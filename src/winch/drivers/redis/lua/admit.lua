@@ -1,7 +1,7 @@
 -- admit: blocked -> ready, at gates whose moment has come. A sweep looks at every gate that is waited at.
 -- A:      now; limit, is_sweep, many (how many gates a sweep looks at)
 -- Return: {now, count, the next moment or -1}
--- Keys:   opens, closed, caps, rests, gate, used, permits, run, and as release
+-- Keys:   opens, closed, caps, rests, gate, used, own, permits, run, and as release
 -- flags:  allow-oom
 -- parts:  put record
 local upto, count, keys = string.format('%d', now), 0, nil
@@ -9,18 +9,37 @@ local upto, count, keys = string.format('%d', now), 0, nil
 -- What a claim has passed is noted in it.
 local function each_held(r, see)
   if not string.find(r, 'limit', 1, true) then return end
-  for _, use in ipairs(read(r)[6] or {}) do
-    if use[2] == 'limit' then see(use[1], use[3]) end
+  local claim = read(r)
+  for _, use in ipairs(claim[6] or {}) do
+    if use[2] == 'limit' then see(use[1], use[3], use[4] and gates().own_field(use[1], claim[2], use[4])) end
   end
 end
 
 -- The claims are the truth beside the sums of limits.
 local function mend_limits(keys)
-  local sums, runs = {}, call('HVALS', K.run)
+  local sums, shares, runs = {}, {}, call('HVALS', K.run)
   for _, key in ipairs(keys) do sums[key] = 0 end
   for _, r in ipairs(runs) do
-    each_held(r, function(key, weight) if sums[key] then sums[key] = sums[key] + weight end end)
+    each_held(r, function(key, weight, field)
+      if not sums[key] then return end
+      if field then
+        shares[field] = (shares[field] or 0) + 1
+      else
+        sums[key] = sums[key] + weight
+      end
+    end)
   end
+  local kept, gone = {}, {}
+  for field, count in pairs(shares) do
+    local key, at_once = gates().of_field(field)
+    sums[key] = sums[key] + math.min(count, at_once)
+    kept[#kept + 1], kept[#kept + 2] = field, string.format('%d', count)
+  end
+  for _, field in ipairs(call('HKEYS', K.own)) do
+    if sums[gates().of_field(field)] and not shares[field] then gone[#gone + 1] = field end
+  end
+  write('HSET', K.own, kept)
+  write('HDEL', K.own, gone)
   for key, sum in pairs(sums) do
     if sum > 0 then
       call('HSET', K.used, key, wide(sum))

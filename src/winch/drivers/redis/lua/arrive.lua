@@ -2,7 +2,7 @@
 -- their time, or final. Once each.
 -- A:      now; ids, confirm. ARGV[2…]: their messages
 -- Return: 1
--- Keys:   env, st, run, held, keep, changes, ids, queues, tasks, cancelling, alive, orphaned, arrived, caps, used, permits,
+-- Keys:   env, st, run, held, keep, changes, ids, queues, tasks, cancelling, alive, orphaned, arrived, caps, used, own, permits,
 --         meta; of those that rest: ready, scheduled, retrying, cancelled, dead, died, deaths, alike, alike_at, groups, drop
 -- flags:
 -- parts:  put record
@@ -23,6 +23,7 @@ for i, id in ipairs(A.ids) do
       if has_turn then call('HSET', K.turn, key, id) end
       if weight then
         if not is_limit then call('HSET', K.permits(key), id, weight) end
+        if one[6] then weight = gates().count_own({one[6]}, {1})[1] end
         call('HSET', K.used, key, wide(tonumber(call('HGET', K.used, key) or 0) + weight))
       end
     end

@@ -1,6 +1,7 @@
 -- claim: ready -> running, for a session that is live. Lowest sort key first, then the lower id.
 -- A:      now; session, token, queues, limit; tasks: name -> true, or nil for any; gated: how many may be
---         under a scope (nil: plain jobs only); slots: how many are for free slots, the others are claimed ahead
+--         under a scope (nil: plain jobs only); slots: how many are for free slots, the others are claimed ahead;
+--         at_once: how many jobs the session runs at once, or nil
 -- Return: {now, then for each queue that gave some: queue, ids, envelopes, states}; {now, 'more'}: nothing
 --         yet, because so many were held; call again. Where the caller named jobs that are away, last of all: how
 --         many of those have their turn before each

@@ -29,19 +29,23 @@ local function spread_of(uses)
 end
 
 -- What the job has of its gates: {key, number in it or false, whether it has its turn, permits or false, whether these are
--- noted in its claim}
+-- noted in its claim, and the field of `own` that counts them, or false}
 local function taken_along(j, uses)
-  local kept = {}
+  local kept, shared = {}, gates().shared(j.passed) or {}
   for _, use in ipairs(uses) do
     local key = use.key
     local number, weight = call('ZSCORE', K.members(key), j.id), call('HGET', K.permits(key), j.id)
-    local has_turn, is_limit = call('HGET', K.turn, key) == j.id, use.kind == 'limit'
-    if is_limit and j.s == 'running' and j.holds then weight = use.weight end
-    if number or weight or has_turn then kept[#kept + 1] = {key, number, has_turn, weight, is_limit} end
+    local has_turn, is_limit, field = call('HGET', K.turn, key) == j.id, use.kind == 'limit', false
+    if is_limit and j.s == 'running' and j.holds then
+      weight = use.weight
+      field = shared[key] and gates().own_field(key, j.x, shared[key]) or false
+    end
+    if number or weight or has_turn then kept[#kept + 1] = {key, number, has_turn, weight, is_limit, field} end
     call('ZREM', K.members(key), j.id)
     if has_turn then call('HDEL', K.turn, key) end
     if weight then
       if not is_limit then call('HDEL', K.permits(key), j.id) end
+      if field then weight = -gates().count_own({field}, {-1})[1] end
       local left = tonumber(call('HGET', K.used, key) or 0) - weight
       if left > 0 then call('HSET', K.used, key, wide(left)) else call('HDEL', K.used, key) end
     end

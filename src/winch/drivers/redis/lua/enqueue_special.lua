@@ -1,12 +1,13 @@
 -- enqueue_special: -> ready | scheduled | blocked, for jobs of any kind. All of the call or nothing.
 -- A:      now; confirm; replicas; names: queue -> tasks; is_repeat; jobs: see parts/store.lua. ARGV[2…]: their
 --         envelopes, in order; waits: {id, {key, is_enough}, …}, reason (why such jobs are blocked); claim:
---         {id, token} of the job that adds them, nil: any caller
--- Return: msgpack: {twice = id}, {lost} or {gone = family of gates that is at home now} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each, and now
--- Keys:   env, ids, st, ready, scheduled, blocked, queues, tasks, keep, uniq, ukey, awaited, waiters, wants, …
+--         {id, token} of the job that adds them, nil: any caller; fence: the number of the call, nil: any
+-- Return: msgpack: {twice = id}, {lost}, {shut} or {gone = family of gates that is at home now} and nothing is stored; or {answers}: {is_new, holder, is_replaced} each, and now
+-- Keys:   parcels, env, ids, st, ready, scheduled, blocked, queues, tasks, keep, uniq, ukey, awaited, waiters, wants, …
 -- flags:
 -- parts:  replicas put record homes waits store
 if A.claim and not held_by(A.claim) then return pack({lost = true}) end
+if A.fence and A.fence < tonumber(call('HGET', K.parcels, 'fence') or '0') then return pack({shut = true}) end
 -- A repeat writes nothing else, and WAIT waits for what its own connection wrote.
 if A.confirm then call('HSET', K.meta, 'confirmed_at', string.format('%d', now)) end
 

@@ -1,7 +1,8 @@
 -- finish_and_claim: running -> what finish.lua says, and ready -> running for the next members of FIFO keys and the next
 -- jobs of limits that have room again.
 -- A:      now; done, others: as for finish; session, token, queues, limit; tasks: name -> true, or nil for any;
---         away: queue -> {id, sort key} of the first plain job in other parts of a cluster
+--         at_once: how many jobs the session runs at once, or nil; away: queue -> {id, sort key} of the first plain job in
+--         other parts of a cluster
 -- Return: {answers to done or a number, answers to others, {now, then for each queue that gave some: queue, ids, envelopes,
 --         states}}
 -- Keys:   as finish; alive, paused, caps, strict, ready, gated, tenanted
@@ -156,7 +157,7 @@ for _, queue in ipairs(A.queues) do
       end
       write('HSET', K.turn, turns)
       gates().keep_all(looks)
-      for _, look in pairs(looks) do look.is_used = nil end
+      for _, look in pairs(looks) do look.is_used, look.is_owned = nil, nil end
       write('ZREM', K.gated(queue), chosen)
       states = start(queue, chosen, states, held)
       free = free - #chosen

@@ -32,6 +32,7 @@ class ClaimVerbs:
                 tasks=None if params.tasks is None else dict.fromkeys(params.tasks, True),
                 gated=params.limit if params.gated is None else params.gated or None,
                 slots=params.limit if params.free is None else params.free,
+                at_once=params.at_once,
             )
             reply = yield asked
             for _ in range(ROUNDS):

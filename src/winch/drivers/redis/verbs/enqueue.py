@@ -38,6 +38,13 @@ class GatesAtHome(ConfigError):
         self.family = family
 
 
+class Fenced(ConfigError):
+    """The fence is higher than the number of the call. Nothing is stored in this part."""
+
+    def __init__(self) -> None:
+        super().__init__("a move leads new jobs to another store")
+
+
 class EnqueueVerbs:
     """Store new jobs."""
 
@@ -46,12 +53,17 @@ class EnqueueVerbs:
         self._replicated = base.replicated
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+        fence: int | None = None,
     ) -> Verb[list[Enqueued]]:
         def body() -> Body[list[Enqueued]]:
             if not jobs:
                 return []
-            return (yield from self.store(jobs, is_repeat=is_repeat, now=now)) or []
+            return (yield from self.store(jobs, is_repeat=is_repeat, now=now, fence=fence)) or []
 
         return Verb("enqueue", body)
 
@@ -63,10 +75,13 @@ class EnqueueVerbs:
         claim: ClaimRef | None = None,
         is_repeat: bool = False,
         now: datetime | None = None,
+        fence: int | None = None,
     ) -> Body[list[Enqueued] | None]:
         """Store jobs and what they wait for. None: the claim is not live, and nothing is stored."""
         wanted = self._replicated
-        is_plain = not (is_repeat or waits or claim is not None or any(map(is_special, jobs)))
+        is_plain = not (
+            is_repeat or waits or claim is not None or fence is not None or any(map(is_special, jobs))
+        )
         if not is_plain:
             what = self._call(
                 "enqueue_special",
@@ -80,6 +95,7 @@ class EnqueueVerbs:
                 waits=[(job_id, wait_rows(some)) for job_id, some in waits],
                 reason=BLOCKED_REASON,
                 claim=None if claim is None else (claim.id, claim.token),
+                fence=fence,
             )
         else:
             ids = [job.id for job in jobs]
@@ -117,6 +133,8 @@ class EnqueueVerbs:
             raise ConfigError(f"job id {found['twice']} was drawn twice")
         if "gone" in found:
             raise GatesAtHome(found["gone"])
+        if "shut" in found:
+            raise Fenced
         if "lost" in found:
             return None
         moment = from_micros(found["now"])

@@ -58,6 +58,7 @@ class FinishVerbs:
                 queues=then.queues,
                 limit=then.limit,
                 tasks=None if then.tasks is None else dict.fromkeys(then.tasks, True),
+                at_once=then.at_once,
                 away=away or None,
             )
             return _answers(outcomes, plain, rest), read_claims(taken, then.token)

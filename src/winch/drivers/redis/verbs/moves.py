@@ -9,16 +9,19 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.records import micros, moved, read_job
 from winch.drivers.redis.verbs.base import Base, Body, read_rows
+from winch.drivers.redis.verbs.enqueue import EnqueueVerbs, Fenced
 from winch.storage.decide.unique import Holder
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import Parcel, arriving
 from winch.storage.verbs import Verb
 
 
 class MoveVerbs:
-    """move_out, move_in, move_done, key_holders; see storage/families.py for the contracts."""
+    """What a move needs; see storage/parcels.py for the contracts."""
 
-    def __init__(self, base: Base) -> None:
+    def __init__(self, base: Base, enqueue: EnqueueVerbs) -> None:
         self._call = base.call
+        self._enqueue = enqueue
 
     def move_out(
         self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
@@ -57,6 +60,30 @@ class MoveVerbs:
             yield self._call("move_done", move=move, number=number)
 
         return Verb("move_done", body)
+
+    def raise_fence(self, number: int) -> Verb[bool]:
+        def body() -> Body[bool]:
+            yield self._call("raise_fence", number=number)
+            return True
+
+        return Verb("raise_fence", body)
+
+    def enqueue_fenced(
+        self,
+        jobs: Sequence[NewJob],
+        number: int,
+        *,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        def body() -> Body[list[Enqueued] | None]:
+            stored = self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now, fence=number)
+            try:
+                return (yield from stored.steps())
+            except Fenced:
+                return None
+
+        return Verb("enqueue_fenced", body)
 
     def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
         def body() -> Body[list[Holder | None]]:

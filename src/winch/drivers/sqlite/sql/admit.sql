@@ -273,10 +273,17 @@ WHERE state = 'blocked'
 ORDER BY sort_key, id
 LIMIT :limit;
 
--- admit.wanted: the gates among these at which jobs wait, as a JSON list.
-SELECT json_group_array(wanted.value)
+-- admit.first: the first jobs that wait at each of these gates, and at which: a JSON object.
+SELECT json_group_object(job.id, wanted.value)
 FROM json_each(:keys) AS wanted
-WHERE EXISTS (SELECT 1 FROM winch_job WHERE state = 'blocked' AND gate = wanted.value);
+JOIN winch_job AS job ON job.id IN (
+    SELECT id
+    FROM winch_job
+    WHERE state = 'blocked'
+        AND gate = wanted.value
+    ORDER BY sort_key, id
+    LIMIT :limit
+);
 
 -- admit.due: gates whose moment has come.
 SELECT key

@@ -189,7 +189,7 @@ def _claim_queue(
             for row in rows
         ]
         standing = yield from query("admit.plain", queue=queue, tasks=tasks, limit=left)
-        asks = _Asks(params, queue, left, gated - scoped, at, _slots(params, found))
+        asks = _Asks(params, queue, left, gated - scoped, at, len(found))
         admission, drawn = yield from _drawn(candidates, standing, asks, tenants, cut)
         claims = yield from _taken(admission, params, at)
         plain: list[Claim] = []
@@ -197,7 +197,8 @@ def _claim_queue(
             plain = yield from _claim_plain(params, queue, drawn.plain, at)
         found += drawn.arranged({claim.id: claim for claim in claims}, plain)
         scoped += drawn.scoped
-        is_more = bool(found) if is_trial else drawn.is_cut or (bool(admission.held) and not is_all)
+        is_more = drawn.is_cut or (bool(admission.held) and not is_all and not _fills(params, found))
+        is_more = bool(found) if is_trial else is_more
         if len(found) >= limit or not is_more:
             break
     return found, scoped
@@ -285,7 +286,7 @@ def _claim_ruled(
             break
         candidates, is_all = yield from _ruled_candidates(params, queue, left, rule)
         tenants = yield from _tenants_of(queue, params.session)
-        asks = _Asks(params, queue, left, gated - scoped, at, _slots(params, found))
+        asks = _Asks(params, queue, left, gated - scoped, at, len(found))
         admission, drawn = yield from _drawn(candidates, (), asks, tenants)
         if rule.concurrency is not None and admission.taken:
             admission.permits += [Granted(queue_key(queue), i, 1) for i in admission.taken]
@@ -293,7 +294,7 @@ def _claim_ruled(
         claims = yield from _taken(admission, params, at, has_permit=rule.concurrency is not None)
         found += drawn.arranged({claim.id: claim for claim in claims}, ())
         scoped += drawn.scoped
-        if is_all or not admission.held:
+        if is_all or not admission.held or _fills(params, found):
             break
     return found, scoped
 
@@ -347,16 +348,21 @@ def _slots(params: ClaimParams, found: Sequence[Claim]) -> int | None:
     return None if params.free is None else max(params.free - len(found), 0)
 
 
+def _fills(params: ClaimParams, found: Sequence[Claim]) -> bool:
+    """Whether these jobs are enough for the free slots, so that none is blocked to find another."""
+    return params.free is not None and len(found) >= params.free
+
+
 class _Asks(NamedTuple):
-    """What a claim wants of one queue: so many jobs, so many under a scope or a slow rate, and so many
-    for free slots (None: all)."""
+    """What a claim wants of one queue: so many jobs, and so many under a scope or a slow rate. It has
+    found so many already."""
 
     params: ClaimParams
     queue: str
     limit: int
     gated: int
     at: int
-    slots: int | None
+    found: int
 
 
 def _drawn(
@@ -376,7 +382,17 @@ def _drawn(
     if any(job.tenant is not None for job in candidates):
         turns = yield from permits.look([GateUse(key, "")])
         fair = Fair.of(turns[key].state, weights)
-    drawn = draw(admission, candidates, plain, fair, limit=asks.limit, scoped=asks.gated, cut=cut)
+    drawn = draw(
+        admission,
+        candidates,
+        plain,
+        fair,
+        limit=asks.limit,
+        scoped=asks.gated,
+        cut=cut,
+        slots=asks.params.free,
+        before=asks.found,
+    )
     if fair is not None:
         admission.changed[key] = Look(key, state=fair.dump())
     return admission, drawn

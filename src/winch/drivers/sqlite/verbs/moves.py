@@ -14,18 +14,28 @@ from winch.drivers.sqlite.records import MICROSECOND, write_moment
 from winch.drivers.sqlite.statements import Step, StoreTime
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, holders, query, read_jobs, ring_for
+from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.storage import parcels
 from winch.storage.decide.unique import Holder
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import NO_PARCEL, PARCELS, Parcel, arriving, is_movable
 from winch.storage.verbs import Verb
 
 
 class MoveVerbs:
-    """move_out, move_in, move_done, key_holders; see storage/families.py for the contracts."""
+    """What a move needs; see storage/parcels.py for the contracts."""
+
+    def __init__(self, enqueue: EnqueueVerbs) -> None:
+        self._enqueue = enqueue
 
     def move_out(
         self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
     ) -> Verb[Parcel]:
+        def look() -> Body[Parcel]:
+            at: int = yield StoreTime(now)
+            there = yield from _record(parcels.open_key(move), at)
+            return NO_PARCEL if there is None else parcels.read(there)
+
         def body() -> Body[Parcel]:
             at: int = yield StoreTime(now)
             there = yield from _record(parcels.open_key(move), at)
@@ -48,7 +58,7 @@ class MoveVerbs:
             yield from permits.left(jobs, at, is_deleted=True)
             return Parcel(number, tuple(jobs))
 
-        return Verb("move_out", body)
+        return Verb("move_out", body) if number else Verb("move_out", look, is_read=True)
 
     def move_in(
         self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None
@@ -83,6 +93,31 @@ class MoveVerbs:
                 yield from query("strike_lines", book=PARCELS, keys=to_json([key]))
 
         return Verb("move_done", body)
+
+    def raise_fence(self, number: int) -> Verb[bool]:
+        def body() -> Body[bool]:
+            at: int = yield StoreTime(None)
+            if number > int((yield from _record(parcels.FENCE, at)) or 0):
+                yield from _keep(parcels.FENCE, str(number))
+            return True
+
+        return Verb("raise_fence", body)
+
+    def enqueue_fenced(
+        self,
+        jobs: Sequence[NewJob],
+        number: int,
+        *,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        def body() -> Body[list[Enqueued] | None]:
+            at: int = yield StoreTime(now)
+            if number < int((yield from _record(parcels.FENCE, at)) or 0):
+                return None
+            return (yield from self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now).steps())
+
+        return Verb("enqueue_fenced", body)
 
     def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
         def body() -> Body[list[Holder | None]]:

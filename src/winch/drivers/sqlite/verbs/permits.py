@@ -24,7 +24,6 @@ from winch.storage.params import ClaimParams, Finish, GateInfo
 _spec = msgspec.json.Decoder(GateSpec)
 _numbers = msgspec.json.Decoder(dict[str, int])
 _chosen = msgspec.json.Decoder(dict[str, str])
-_texts = msgspec.json.Decoder(list[str])
 
 
 def read_spec(text: str) -> GateSpec:
@@ -134,12 +133,13 @@ def leave(ids: Sequence[str], final: Sequence[str], also: Iterable[str], at: int
     if members := sorted(key.removeprefix("fifo:") for key in freed if key.startswith("fifo:")):
         [(text,)] = yield from query("finish.next", keys=to_json(members))
         chosen = _chosen.decode(text)
-    others = [key for key in freed if not key.startswith(("fifo:", QUEUE))]
-    if others:
-        [(text,)] = yield from query("admit.wanted", keys=to_json(others))
-        for key in sorted(_texts.decode(text)):
-            rows = yield from query("admit.waiting", key=key, limit=freed[key])
-            chosen |= {row[0]: key for row in rows}
+    others: dict[int, list[str]] = {}
+    for key, count in freed.items():
+        if not key.startswith(("fifo:", QUEUE)):
+            others.setdefault(count, []).append(key)
+    for count, keys in others.items():  # the gates of a call mostly have one permit back each
+        [(text,)] = yield from query("admit.first", keys=to_json(keys), limit=count)
+        chosen |= _chosen.decode(text)
     yield from admit(chosen, at)
 
 

@@ -132,18 +132,20 @@ class Chooser:
     def _plan_of(self, claim: Claim) -> JobPlan | Settled:
         """The plan with the way of the task's jobs."""
         for_queue = self.settings.get(claim.queue)
+        pushed = self._runtime.pushed.get(claim.queue)
         is_usual = claim.options is None and not claim.is_suspect and for_queue is None
+        is_usual = is_usual and pushed is None
         if is_usual and claim.expires_at is None:
             plan = self.usual.get(claim.task)
             if plan is not None:
                 return plan
         try:
-            task = self._runtime.tasks.get(claim.task)
+            task = self._runtime.tasks.get(claim.task) if pushed is None else pushed.task_of(claim)
         except UnknownTask as error:
             return self._settler.unrun(claim, Discard(str(error)))
         timeout, retry = task.options.timeout, task.options.retry
-        usual = self.usual.get(task.name)
-        if usual is None:
+        usual = self.usual.get(task.name) if pushed is None else None
+        if pushed is None and usual is None:
             usual = self.usual[task.name] = self._plan(task, timeout, retry, is_suspect=False)
         if for_queue is not None:
             retry = for_queue.policy(retry)
@@ -162,9 +164,10 @@ class Chooser:
         if claim.expires_at is not None and claim.claimed_at >= claim.expires_at and not is_begun:
             when = f"{claim.expires_at:%Y-%m-%d %H:%M:%S} UTC"
             return self._settler.unrun(claim, Cancel(f"expired at {when}, before it ran"))
-        if is_usual:
+        if is_usual and usual is not None:
             return usual
-        return self._plan(task, timeout, retry, is_suspect=claim.is_suspect)
+        # No code of the application runs for a pushed job, so it needs no process of its own.
+        return self._plan(task, timeout, retry, is_suspect=claim.is_suspect and pushed is None)
 
     def _plan(
         self, task: Task[Any, Any], timeout: timedelta | None, retry: Retry, *, is_suspect: bool

@@ -46,10 +46,15 @@ class ClusterEnqueueVerbs:
         self._homes = homes
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+        fence: int | None = None,
     ) -> Verb[list[Enqueued]]:
         def at(chosen: Sequence[NewJob], *, again: bool = is_repeat) -> Body[list[Enqueued]]:
-            return self._plain.enqueue(chosen, is_repeat=again, now=now).steps()
+            return self._plain.enqueue(chosen, is_repeat=again, now=now, fence=fence).steps()
 
         def body() -> Body[list[Enqueued]]:
             groups: dict[int, list[int]] = {}
@@ -84,7 +89,8 @@ class ClusterEnqueueVerbs:
             )
             for place, (_, group) in enumerate((*firm, *free)):
                 if isinstance(gone := results[place], GatesAtHome):  # another driver has brought them
-                    later = self.enqueue([jobs[i] for i in group], is_repeat=is_repeat, now=now)
+                    some = [jobs[i] for i in group]
+                    later = self.enqueue(some, is_repeat=is_repeat, now=now, fence=fence)
                     try:
                         yield from self._homes.gather(gone.family)
                         results[place] = yield from later.steps()

@@ -14,18 +14,24 @@ from winch.core.job import JobRecord
 from winch.drivers.redis.cluster.fan_out import FanOut, whole
 from winch.drivers.redis.cluster.homes import GateHomes
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, shard_of
+from winch.drivers.redis.cluster.verbs.enqueue import ClusterEnqueueVerbs
 from winch.drivers.redis.verbs.base import Body
+from winch.drivers.redis.verbs.enqueue import Fenced
 from winch.drivers.redis.verbs.moves import MoveVerbs
 from winch.storage.decide.unique import Holder
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import NO_PARCEL, Parcel
 from winch.storage.verbs import Verb
 
 
 class ClusterMoveVerbs:
-    """move_out, move_in, move_done, key_holders; see storage/families.py for the contracts."""
+    """What a move needs; see storage/parcels.py for the contracts."""
 
-    def __init__(self, plain: MoveVerbs, fan_out: FanOut, homes: GateHomes) -> None:
+    def __init__(
+        self, plain: MoveVerbs, fan_out: FanOut, homes: GateHomes, enqueue: ClusterEnqueueVerbs
+    ) -> None:
         self._plain = plain
+        self._enqueue = enqueue
         self._fan_out = fan_out
         self._homes = homes
 
@@ -80,6 +86,30 @@ class ClusterMoveVerbs:
             yield from self._fan_out.everywhere(lambda: self._plain.move_done(move, number).steps())
 
         return Verb("move_done", body)
+
+    def raise_fence(self, number: int) -> Verb[bool]:
+        def body() -> Body[bool]:
+            yield from self._fan_out.everywhere(lambda: self._plain.raise_fence(number).steps())
+            return True
+
+        return Verb("raise_fence", body)
+
+    def enqueue_fenced(
+        self,
+        jobs: Sequence[NewJob],
+        number: int,
+        *,
+        is_repeat: bool = False,
+        now: datetime | None = None,
+    ) -> Verb[list[Enqueued] | None]:
+        def body() -> Body[list[Enqueued] | None]:
+            stored = self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now, fence=number)
+            try:
+                return (yield from stored.steps())
+            except Fenced:
+                return None
+
+        return Verb("enqueue_fenced", body)
 
     def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
         return self._plain.key_holders(keys)  # jobs with unique keys are at home

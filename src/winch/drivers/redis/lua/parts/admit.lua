@@ -68,9 +68,9 @@ end
 -- What claims held of their gates goes back, and the next in line are let in. Answers the gates by their keys: those of
 -- FIFO keys with the member that is first now, where it was looked up.
 -- ends: {id, uses, had: whether the claim that ended held them, is_ended, is_dead: keeps the turns of keys that a death
--- blocks}
+-- blocks; shared: limits that count what the session runs at once, session}
 local function leave_gates(ends)
-  local found, order, turns, fifo, waited = {}, {}, {}, {}, {}
+  local found, order, turns, fifo, waited, fields, fewer_own, field_of = {}, {}, {}, {}, {}, {}, {}, {}
   for _, one in ipairs(ends) do
     for _, use in ipairs(one.uses) do
       local is_fifo, is_limit = use.kind == 'fifo', use.kind == 'limit'
@@ -88,7 +88,14 @@ local function leave_gates(ends)
             gate.leaving[one.id] = true
           end
         elseif is_limit then
-          gate.returned = gate.returned + use.weight
+          local at_once = one.shared and one.shared[use.key]
+          if at_once then
+            local field = gates().own_field(use.key, one.session, at_once)
+            local place = field_of[field] or #fields + 1
+            field_of[field], fields[place], fewer_own[place] = place, field, (fewer_own[place] or 0) - 1
+          else
+            gate.returned = gate.returned + use.weight
+          end
           gate.units = gate.units + math.min(math.max(use.weight, 1), OPENED_AT_ONCE)
         else
           gate.ids[#gate.ids + 1] = one.id
@@ -105,6 +112,10 @@ local function leave_gates(ends)
     gate.turn = id
   end
   write('HDEL', K.turn, turns)
+  for i, used in ipairs(#fields > 0 and gates().count_own(fields, fewer_own) or {}) do
+    local gate = found[gates().of_field(fields[i])]
+    gate.returned = gate.returned - used
+  end
   local counted = {}
   for _, gate in ipairs(order) do
     if gate.is_fifo then
@@ -152,7 +163,7 @@ end
 gave_back = function(j, is_deleted)
   leave_gates({{
     id = j.id, uses = gates().uses(j.env[OPTIONS]), had = j.had, is_ended = is_deleted or FINAL[j.s],
-    is_dead = not is_deleted and j.s == 'dead',
+    is_dead = not is_deleted and j.s == 'dead', shared = gates().shared(j.passed), session = j.x,
   }})
 end
 

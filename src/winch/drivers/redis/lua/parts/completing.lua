@@ -13,7 +13,7 @@ local function complete(ids, tokens, results)
   local function read_claim(r)
     local claim = read(r)
     if claim[5] then
-      claim.uses = not claim[7] and claim[6] or false
+      claim.uses, claim.shared = not claim[7] and claim[6] or false, gates().shared(claim[6])
       for i, use in ipairs(claim.uses or {}) do claim.uses[i] = {key = use[1], kind = use[2], weight = use[3]} end
     end
     claims[r] = claim
@@ -76,7 +76,9 @@ local function complete(ids, tokens, results)
         mine[#mine + 1] = id
         if about.before and about.before.q then call('SREM', K.cancelling, id) end
         if claim.uses then
-          ends[#ends + 1] = {id = id, uses = claim.uses, had = true, is_ended = true}
+          ends[#ends + 1] = {
+            id = id, uses = claim.uses, had = true, is_ended = true, shared = claim.shared, session = claim[2],
+          }
           add(counted, claim[4], id)
         end
         if keeps_events then

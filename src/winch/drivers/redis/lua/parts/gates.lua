@@ -3,7 +3,8 @@
 --
 -- use:  as the options of a job carry it: key, kind, name, n, per, how, burst, weight, is_for_retries,
 --       blocks_on_death, breaker
--- look: key, used, state, spec (as set in the store), turn, head, open_at; rests_at goes with the state
+-- look: key, used, state, spec (as set in the store), turn, head, open_at; rests_at goes with the state. Of a limit that
+--       allows more than the claiming session runs at once: own, how many jobs of that session have passed it
 local made_gates
 local function gates()
   if made_gates then return made_gates end
@@ -30,10 +31,57 @@ local function gates()
     return found
   end
 
+  -- A session that runs so many jobs at once uses no more of a limit than that, however many it has claimed: `own` counts
+  -- them. Only permits of weight 1, and only where the limit allows more than that.
+  function G.own_field(key, session, at_once)
+    return key .. '\n' .. session .. '\n' .. string.format('%d', at_once)
+  end
+
+  -- The gate and `at_once` of such a field.
+  function G.of_field(field)
+    local key, at_once = string.match(field, '^(.*)\n[^\n]*\n(%d+)$')
+    return key, tonumber(at_once)
+  end
+
+  -- What a claim noted of limits that count what its session runs at once: key -> at_once; nil where there are none.
+  function G.shared(passed)
+    local found
+    for _, use in ipairs(passed or {}) do
+      if use[4] then
+        found = found or {}
+        found[use[1]] = use[4]
+      end
+    end
+    return found
+  end
+
+  -- So many jobs more or less of each field. Answers how much more or less of each is in use.
+  function G.count_own(fields, more)
+    local kept, gone, used = {}, {}, {}
+    for i, count in ipairs(fetch('HMGET', K.own, fields)) do
+      local before, _, at_once = tonumber(count or 0), G.of_field(fields[i])
+      local after = math.max(before + more[i], 0)
+      used[i] = math.min(after, at_once) - math.min(before, at_once)
+      if after > 0 then
+        kept[#kept + 1], kept[#kept + 2] = fields[i], string.format('%d', after)
+      else
+        gone[#gone + 1] = fields[i]
+      end
+    end
+    write('HSET', K.own, kept)
+    write('HDEL', K.own, gone)
+    return used
+  end
+
+  -- How much more of a limit is in use when the claiming session has this job, too.
+  local function more_of(look, use)
+    return look.own and use.weight == 1 and look.own >= A.at_once and 0 or use.weight
+  end
+
   -- Looks at the gates of these uses, many at a time, where `looks` has none yet. `specs`: what is set for limits by
   -- name, as far as it was read.
   function G.look_at_all(uses, looks, specs)
-    local fifo, counted, stored = {}, {}, {}
+    local fifo, counted, stored, shared, fields = {}, {}, {}, {}, {}
     for _, use in ipairs(uses) do
       local key, kind, name = use.key, use.kind, use.name
       if not looks[key] then
@@ -49,6 +97,9 @@ local function gates()
             specs[name] = set and read(set).spec or false
           end
           look.spec = specs[name] or nil
+          if kind == 'limit' and A.at_once and (look.spec or use).n > A.at_once then
+            shared[#shared + 1], fields[#fields + 1] = look, G.own_field(key, A.session, A.at_once)
+          end
         end
       end
     end
@@ -59,6 +110,7 @@ local function gates()
       if not turn then look.head = call('ZRANGE', K.members(fifo[i]), 0, 0)[1] end
     end
     for i, used in ipairs(fetch('HMGET', K.used, counted)) do looks[counted[i]].used = tonumber(used or 0) end
+    for i, own in ipairs(fetch('HMGET', K.own, fields)) do shared[i].own = tonumber(own or 0) end
     if #stored > 0 then
       local open_at = fetch('ZMSCORE', K.opens, stored)
       for i, state in ipairs(fetch('HMGET', K.gate, stored)) do
@@ -78,7 +130,7 @@ local function gates()
   -- Whether the gate is open for this job; if not, the moment it may be, where one is known.
   function G.passes(look, use, id, attempt)
     if use.kind == 'limit' then
-      return look.used + use.weight <= (look.spec and look.spec.n or use.n), nil
+      return look.used + more_of(look, use) <= (look.spec and look.spec.n or use.n), nil
     elseif use.kind == 'rate' then
       if use.is_for_retries and attempt == 0 then return true, nil end
       local next_at = rates().next(look, use)
@@ -97,7 +149,9 @@ local function gates()
   function G.grant(look, use, id, attempt)
     if use.kind == 'limit' then
       -- The claim itself is the permit: what it has passed is noted in it, and its end gives that back.
-      look.used, look.is_used = look.used + use.weight, true
+      look.used, look.is_used = look.used + more_of(look, use), true
+      use.at_once = look.own and use.weight == 1 and A.at_once or nil
+      if use.at_once then look.own, look.is_owned = look.own + 1, true end
     elseif use.kind == 'rate' then
       if attempt > 0 or not use.is_for_retries then
         look.state, look.rests_at = rates().taken(look, use)
@@ -139,14 +193,18 @@ local function gates()
 
   -- Writes what was granted at these gates.
   function G.keep_all(looks)
-    local used, turns = {}, {}
+    local used, turns, own = {}, {}, {}
     for key, look in pairs(looks) do
+      if look.is_owned then
+        own[#own + 1], own[#own + 2] = G.own_field(key, A.session, A.at_once), string.format('%d', look.own)
+      end
       if look.is_used then used[#used + 1], used[#used + 2] = key, wide(look.used) end
       if look.permits then write('HSET', K.permits(key), look.permits) end
       if look.is_taken then turns[#turns + 1], turns[#turns + 2] = key, look.turn end
       if look.is_changed then G.keep(look) end
     end
     write('HSET', K.used, used)
+    write('HSET', K.own, own)
     write('HSET', K.turn, turns)
   end
 

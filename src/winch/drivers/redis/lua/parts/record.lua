@@ -6,7 +6,8 @@
 --      e ended_token, q cancel_requested_at, p progress, h checkpoint, l log, H history, f finished_at,
 --      R result, w reason, g fingerprint, U has_undo, G gate it waits at, N number in its FIFO key, M token and
 --      number of its last numbered note; and, not stored: id, env, created, token, n0 (fence before), holds
---      (whether its claim has permits), had (whether the claim that has ended had), is_damaged
+--      (whether its claim has permits), passed (what the claim noted of gates), had (whether the claim that has ended
+--      had permits), is_damaged
 local OPTIONS, QUEUE, PRIORITY, TENANT, UNIQUE, HEADERS, VERSION, KEPT = 2, 4, 5, 6, 8, 10, 11, 14
 local gave_back  -- of parts/admit.lua, for scripts that end claims
 
@@ -75,7 +76,7 @@ local function open(id, e, s, r)
   j.id, j.env, j.created = id, env, created
   if r then
     local claim = read(r)
-    j.token, j.x, j.k, j.holds = claim[1], claim[2], claim[3], claim[5]
+    j.token, j.x, j.k, j.holds, j.passed = claim[1], claim[2], claim[3], claim[5], claim[6]
     j.s, j.a, j.n0 = 'running', (j.a or 0) + 1, j.n
     j.n = math.max(next_number(j.n or 0), j.k)
   else
@@ -106,7 +107,8 @@ local function load(id)
 end
 
 local UNSTORED = {
-  id = true, env = true, created = true, token = true, n0 = true, holds = true, had = true, is_damaged = true,
+  id = true, env = true, created = true, token = true, n0 = true, holds = true, passed = true, had = true,
+  is_damaged = true,
 }
 
 local function save(j)

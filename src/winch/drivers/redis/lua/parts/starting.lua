@@ -5,13 +5,13 @@
 -- same state, byte for byte. Not in it are those that a claim changes.
 local is_as_new = {}
 
--- What a claim notes of the gates that its job has passed, so that its end needs no envelope: {key, kind, weight} for each,
--- and true where a scope has to count the end. For limits this is the permit.
+-- What a claim notes of the gates that its job has passed, so that its end needs no envelope: {key, kind, weight, at_once} for
+-- each, and true where a scope has to count the end. For limits this is the permit. at_once: see parts/gates.lua.
 local function noted(uses)
   local found, is_counted = {}, nil
   for i, use in ipairs(uses) do
     is_counted = is_counted or use.breaker and true or use.kind == 'scope' or nil
-    found[i] = {use.key, use.kind, use.weight}
+    found[i] = {use.key, use.kind, use.weight, use.at_once}
   end
   return found, is_counted
 end

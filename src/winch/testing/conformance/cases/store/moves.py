@@ -1,4 +1,4 @@
-"""move_out, move_in, move_done, key_holders: jobs that leave for another store, or come from one."""
+"""What a move needs: jobs that leave for another store or come from one, and the fence."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from winch.core.lifecycle import JobState
 from winch.storage.decide.schedules import Adopt, Answered, Pause
 from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import AWAITED_HEADER
+from winch.storage.params import NewJob
 from winch.storage.parcels import NO_PARCEL, Parcel
 from winch.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
@@ -26,6 +27,7 @@ from winch.testing.conformance.cases.store.schedules import (
 )
 
 MOVE = "8d1f"
+FIFO_A = with_gates(None, [GateUse("fifo:a", FIFO)])
 WAITING = (JobState.SCHEDULED, JobState.READY, JobState.RETRYING)
 FINAL = (JobState.COMPLETED, JobState.CANCELLED, JobState.DEAD)
 
@@ -193,6 +195,47 @@ def a_given_id_is_known_where_its_job_came(bench: Bench) -> None:
     there_and_back(bench, new.id)
     [answer] = bench.call(bench.driver.enqueue([new], now=bench.now))
     assert not answer.is_new
+
+
+# -- the fence ------------------------------------------------------------------------------------------
+
+
+def fenced(bench: Bench, number: int, *jobs: NewJob, is_repeat: bool = False) -> list[bool] | None:
+    verb = bench.driver.enqueue_fenced(jobs, number, is_repeat=is_repeat, now=bench.now)
+    answers = bench.call(verb)
+    return None if answers is None else [answer.is_new for answer in answers]
+
+
+@case()
+def a_fenced_enqueue_is_refused_below_the_fence_and_stores_nothing(bench: Bench) -> None:
+    keyed, plain = bench.new_job(unique_key="k"), bench.new_job()
+    assert fenced(bench, 0, bench.new_job()) == [True]
+    assert bench.call(bench.driver.raise_fence(7))
+    for number in (0, 6):
+        assert fenced(bench, number, keyed, plain) is None
+    assert bench.find(keyed.id, plain.id) == [None, None]
+    assert bench.call(bench.driver.key_holders(["k"])) == [None]
+    assert fenced(bench, 7, keyed) == [True]
+    assert fenced(bench, 8, plain) == [True]
+
+
+@case()
+def a_fence_only_rises(bench: Bench) -> None:
+    for number in (7, 3, 7):
+        assert bench.call(bench.driver.raise_fence(number))
+    assert fenced(bench, 6, bench.new_job()) is None
+    assert fenced(bench, 7, bench.new_job()) == [True]
+
+
+@case()
+def a_fenced_enqueue_that_takes_is_an_enqueue(bench: Bench) -> None:
+    first = bench.new_job(unique_key="k")
+    assert fenced(bench, 1, first) == [True]
+    assert fenced(bench, 1, first, is_repeat=True) == [False]
+    assert fenced(bench, 1, bench.new_job(unique_key="k")) == [False]
+    member, delayed = bench.new_job(fifo="a", options=FIFO_A), bench.new_job(delay=HOUR)
+    assert fenced(bench, 1, member, delayed) == [True, True]
+    assert {claim.id for claim in bench.claim(limit=9)} == {first.id, member.id}
 
 
 def members(bench: Bench, count: int, key: str = "acct:7") -> list[str]:

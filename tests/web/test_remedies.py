@@ -1,0 +1,154 @@
+"""What pages say about causes: a late queue, a worker that grows, charts by worker, tenants' time, and
+replays of the dead jobs of a day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tests.web.kit import Web
+from tests.web.prepared import prepare, tasks_of
+from tests.web.test_actions import Operator
+from tests.web.test_dashboard import NOW, link, queue, session, text_of
+from tests.web.test_pages import HTML
+from winch import JobState
+from winch.core.errors import ConfigError
+from winch.core.policy.alerting import AlertRules
+from winch.engine.observe.throughput import MINUTE, Series, TaskRate
+from winch.engine.observe.usage import MIB, ProcessUsage
+from winch.storage.params import QueueInfo
+from winch.web.pages import show
+from winch.web.pages.dead import died
+from winch.web.pages.health import health_of, reasons_of
+
+
+def usage(*sizes: int, limit: int | None = None) -> ProcessUsage:
+    return ProcessUsage(
+        cpu=0.1, memory=sizes[-1] * MIB, max_memory=None if limit is None else limit * MIB, at=NOW,
+        memories=sizes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "sizes, grows",
+    [
+        ((60, 90, 120, 150, 180, 210), (60, 210, 50)),
+        ((*[60] * 30, 80, 110, 140, 170, 200, 230), (80, 230, 50)),  # it began lately
+        ((60, 60, 90, 90, 120, 150, 180, 200), (60, 200, 70)),  # it rests now and then
+        ((60, 90, 120, 150, 180), None),  # too young
+        ((60, 400, 400, 400, 400, 400), None),  # it has loaded a model
+        ((60, 61, 62, 63, 64, 65), None),  # little
+        ((900, 920, 940, 960, 980, 1000), None),  # little beside what it has
+        ((60, 210, 60, 210, 60, 210), None),  # it gives back what it took
+        ((), None),
+    ],
+)
+def test_a_leak_is_told_from_a_start_and_from_noise(
+    sizes: tuple[int, ...], grows: tuple[int, int, float] | None
+) -> None:
+    growth = usage(*sizes).growth if sizes else ProcessUsage(cpu=0, memory=0, at=NOW).growth
+    found = None if growth is None else (growth.start // MIB, growth.now // MIB, growth.seconds)
+    assert found == grows
+
+
+def test_a_worker_that_grows_is_a_finding_with_its_remedy() -> None:
+    leaks, well = session("leaks", "q"), session("well", "q")
+    seen = {"leaks": usage(60, 90, 120, 150, 180, 210, limit=510), "well": usage(60, 60)}
+    found = health_of(
+        queues=(), sessions=(leaks, well), groups=(), recent=Series(MINUTE, 0, [{}]), alerts=(),
+        rules=AlertRules(), now=NOW, link=link, usage=seen,
+    )  # fmt: skip
+    [one] = found.findings
+    assert one.what == "Worker leaks grows: 60 MB to 210 MB in 50 s"
+    assert one.why == "its limit, 510 MB, is reached in about 1 m 40 s"
+    assert (one.remedy, one.href) == ("Stop it", "/workers/leaks")
+
+
+def reasons(one: QueueInfo, *rates: TaskRate, busy: int = 1) -> list[tuple[str, str]]:
+    sessions = (session("w", "pay", slots=4, running=busy),)
+    return [(reason.text, reason.remedy) for reason in reasons_of(one, sessions, rates, link)]
+
+
+def test_a_late_queue_says_why() -> None:
+    late = queue("pay", 90, 252)
+    usual = [TaskRate(completed=100, enqueued=100, run_seconds=40)] * 5
+    assert reasons(late) == [("90 jobs are ready; 3 of 4 slots are free", "See the queue")]
+    assert reasons(late, *usual, *usual) == [
+        ("90 jobs are ready; 3 of 4 slots are free", "See the queue")
+    ]
+    slow = [TaskRate(completed=80, failed=20, enqueued=120, run_seconds=200)] * 5
+    assert reasons(late, *usual, *slow, busy=4) == [
+        ("all 4 slots of its workers are busy; 90 jobs are ready", "Add workers"),
+        ("an attempt takes 2.0 s, 400 ms before", "See what runs"),
+        ("20% of its attempts fail, and are tried again", "See them"),
+        ("120 jobs come in a minute, 100 attempts end", "Add workers"),
+    ]
+    held = queue("pay", 3, 252)
+    held.counts[JobState.BLOCKED] = 40  # type: ignore[index]
+    assert reasons(held)[0] == ("40 of its jobs wait at a limit", "See the limits")
+
+
+def test_the_page_of_a_late_queue_and_the_overview_agree(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite")
+    prepare(web.app)
+    page = text_of(web.ask("GET", "/queues/payments", headers=HTML).text)
+    assert "Jobs wait 3 m its objective is 1 m" in page
+    assert "All 24 slots of its workers are busy; 90 jobs are ready Add workers" in page
+    overview = text_of(web.ask("GET", "/", headers=HTML).text)
+    assert "payments is late: 3 m, objective 1 m" in overview
+    assert "all 24 slots of its workers are busy; 90 jobs are ready" in overview
+    assert "Jobs wait" not in text_of(web.ask("GET", "/queues/mail", headers=HTML).text)
+
+
+def test_charts_by_worker_and_the_time_of_tenants(make_web: Callable[..., Web]) -> None:
+    """The books name the worker that ran the jobs."""
+    web = make_web("sqlite")
+    for name, count in (("acme", 3), ("zoo", 1)):
+        web.app.enqueue_many(web.add.using(tenant=name).bind(n) for n in range(count))
+    web.app.run_worker(burst=True)
+    page = web.ask("GET", "/?group=worker", headers=HTML).text
+    assert "attempts a minute, by worker" in text_of(page)
+    worker = web.app.workers.list(is_ended_too=True)[0].worker
+    assert f"></span>{worker} <b>" in page
+    found = {one["tenant"]: one for one in web.api("GET", "/tenants").json()["tenants"]}
+    assert found["acme"]["started"] == 3
+    assert 0 < found["zoo"]["spent_seconds"] < 5
+    assert "Spent, 1 h" in text_of(web.ask("GET", "/tenants", headers=HTML).text)
+
+
+def test_when_dead_jobs_died_is_a_day_of_the_pages_zone() -> None:
+    token = show.ZONE.set("Asia/Tokyo")
+    try:
+        tokyo = ZoneInfo("Asia/Tokyo")
+        midnight = datetime.now(tokyo).replace(hour=0, minute=0, second=0, microsecond=0)
+        assert died(None) == (None, None)
+        assert died("today") == (midnight, None)
+        assert died("yesterday") == (midnight - timedelta(days=1), midnight)
+        day = datetime(2026, 3, 1, tzinfo=tokyo)
+        assert died("2026-03-01") == (day, day + timedelta(days=1))
+        since, until = died("24h")
+        assert until is None
+        assert since is not None
+        assert abs(datetime.now(UTC) - timedelta(hours=24) - since) < timedelta(seconds=5)
+        with pytest.raises(ConfigError, match="died must be"):
+            died("last week")
+    finally:
+        show.ZONE.reset(token)
+
+
+def test_a_preview_that_cannot_be_carried_out_says_why(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite")
+    prepare(web.app)  # by an app of its own: this server does not know the tasks
+    op = Operator(web)
+    op.lines()
+    group = next(one for one in web.app.dead.groups() if one.task == "billing.charge").fingerprint
+    form = {"action": "preview", "patch": '{"amount": 12.5}'}
+    refused = op.send(f"/dead/{group}", 422, **form)
+    assert "is not registered here" in text_of(refused.text)
+    tasks_of(web.app)
+    assert "24 are enqueued again" in op.asks(f"/dead/{group}", **form)
+    assert "0 are enqueued again" in op.asks(f"/dead/{group}", since="yesterday", **form)
+    assert "24 are enqueued again" in op.asks(f"/dead/{group}", since="today", **form)
