@@ -1611,6 +1611,7 @@ DECLARE
     is_fair boolean;
     is_simple boolean;
     is_placed boolean;
+    plain integer;
     turns jsonb;
     ends jsonb;
     virtual double precision;
@@ -1634,6 +1635,7 @@ DECLARE
     -- Slots of the draw: which line is served, at which virtual time.
     s_line integer[];
     s_tag double precision[];
+    s_number bigint[];
     -- Texts of options, the uses of gates in them, and the gates.
     t_options text[];
     t_from integer[];
@@ -1968,6 +1970,7 @@ BEGIN
                 t_gate[t] := g;
             END IF;
         END LOOP;
+        plain := (SELECT count(*) FROM unnest(c_plain) AS one WHERE one);
         -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
         IF is_fair THEN
             SELECT
@@ -1981,7 +1984,7 @@ BEGIN
                 GROUP BY job.line
                 ORDER BY job.line
             ) AS job;
-            SELECT array_agg(slot.line), array_agg(slot.tag) INTO s_line, s_tag
+            SELECT array_agg(slot.line), array_agg(slot.tag), array_agg(slot.number) INTO s_line, s_tag, s_number
             FROM (
                 SELECT
                     job.line, job.number,
@@ -2055,7 +2058,7 @@ BEGIN
                 coalesce(array_agg(drawn ORDER BY number) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
                 coalesce(array_agg(id ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
                 coalesce(array_agg(gate ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
-                count(*) FILTER (WHERE NOT is_plain) < (SELECT count(*) FROM unnest(c_plain) AS plain WHERE NOT plain)
+                count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
             INTO drawn, drawn_text, plain_places, held, held_at, is_again
             FROM judged;
             IF has_rate THEN
@@ -2079,6 +2082,26 @@ BEGIN
                     END IF;
                 END LOOP;
             END IF;
+            s_line := '{}';
+        ELSIF is_fair AND NOT is_ruled AND cardinality(u_text) = 0 AND cardinality(array_positions(c_place, NULL)) = plain THEN
+            -- Only turns decide, and no candidate is gone: each slot serves the job that it was made of.
+            s_line := s_line[:room];
+            s_tag := s_tag[:room];
+            SELECT
+                array_agg(CASE WHEN NOT job.is_plain THEN job.id END ORDER BY slot.place),
+                array_agg(CASE WHEN job.is_plain THEN 0 ELSE job.text END ORDER BY slot.place),
+                coalesce(array_agg(slot.place ORDER BY slot.place) FILTER (WHERE job.is_plain), '{}')
+            INTO drawn, drawn_text, plain_places
+            FROM unnest(s_number[:room]) WITH ORDINALITY AS slot (number, place)
+            JOIN unnest(c_id, c_text, c_plain) WITH ORDINALITY AS job (id, text, is_plain, number) ON job.number = slot.number;
+            l_ended := ARRAY(
+                SELECT max(slot.tag) + 1::double precision / l_weight[tenant.number]
+                FROM generate_subscripts(l_weight, 1) AS tenant (number)
+                LEFT JOIN unnest(s_line, s_tag) AS slot (line, tag) ON slot.line = tenant.number
+                GROUP BY tenant.number
+                ORDER BY tenant.number
+            );
+            virtual := s_tag[cardinality(s_tag)];
             s_line := '{}';
         END IF;
         <<draw>>
