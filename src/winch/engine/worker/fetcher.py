@@ -183,7 +183,7 @@ class Fetcher(Service):
             await self._bell.arm()
             sent = self.monotonic()
             self._sees_gated = True
-            had_no_slot = self._is_gated and not self._taker.free()
+            had_no_slot = not self._taker.free()
             claims = await self._claim(room)
             self._had_no_slot = had_no_slot and not claims
         # A queue that had less than was asked for has mostly nothing a moment later: one look is enough.
