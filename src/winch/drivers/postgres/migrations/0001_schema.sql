@@ -684,6 +684,7 @@ $$;
 CREATE FUNCTION {schema}.lock_gates(keys text[]) RETURNS integer
     LANGUAGE plpgsql
     SET enable_seqscan = off
+    SET jit = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -714,6 +715,7 @@ CREATE FUNCTION {schema}.open_gates(opened text[], numbers bigint[]) RETURNS int
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
     SET enable_seqscan = off
+    SET jit = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -862,6 +864,7 @@ CREATE FUNCTION {schema}.next_members(
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
     SET enable_seqscan = off
+    SET jit = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -1046,6 +1049,7 @@ CREATE FUNCTION {schema}.complete_gated(
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
     SET enable_seqscan = off
+    SET jit = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1161,6 +1165,7 @@ CREATE FUNCTION {schema}.finish_members(
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
     SET enable_seqscan = off
+    SET jit = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
@@ -1587,6 +1592,7 @@ CREATE FUNCTION {schema}.claim_gated(
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
     SET enable_seqscan = off
+    SET jit = off
     SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
