@@ -84,10 +84,10 @@ class GatedClaims:
             queues = queues[rest - 1 :]
             if is_rare:
                 return found + (yield from self.claim_in_python(params, queues, found, gated, now))
-        if is_ahead and len(found) < params.limit // 2 and len(self._mostly_closed) < KNOWN_ORDERS:
-            self._mostly_closed.add(tuple(every))
-        else:
+        if is_ahead and len(found) >= params.limit // 2:
             self._mostly_closed.discard(tuple(every))
+        elif is_ahead and len(self._mostly_closed) < KNOWN_ORDERS:
+            self._mostly_closed.add(tuple(every))
         return found
 
     def claim_in_python(
