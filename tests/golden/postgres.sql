@@ -484,7 +484,7 @@ BEGIN
         LIMIT shares.share
     ) AS first;
 END
-function winch.claim_gated(text[],uuid,uuid,text[],bigint,bigint,bigint,bigint,bigint,bigint,timestamp with time zone,text[]): returns TABLE(place bigint, has_permit boolean, rest integer, is_rare boolean, claimed winch.job) enable_bitmapscan=off, enable_seqscan=off, plan_cache_mode=force_generic_plan 
+function winch.claim_gated(text[],uuid,uuid,text[],bigint,bigint,bigint,bigint,bigint,bigint,timestamp with time zone,text[]): returns TABLE(place bigint, has_permit boolean, rest integer, is_rare boolean, claimed winch.job) enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 #variable_conflict use_column
 DECLARE
@@ -508,6 +508,7 @@ DECLARE
     is_fair boolean;
     is_simple boolean;
     is_placed boolean;
+    plain integer;
     turns jsonb;
     ends jsonb;
     virtual double precision;
@@ -531,6 +532,7 @@ DECLARE
     -- Slots of the draw: which line is served, at which virtual time.
     s_line integer[];
     s_tag double precision[];
+    s_number bigint[];
     -- Texts of options, the uses of gates in them, and the gates.
     t_options text[];
     t_from integer[];
@@ -865,6 +867,7 @@ BEGIN
                 t_gate[t] := g;
             END IF;
         END LOOP;
+        plain := (SELECT count(*) FROM unnest(c_plain) AS one WHERE one);
         -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
         IF is_fair THEN
             SELECT
@@ -878,7 +881,7 @@ BEGIN
                 GROUP BY job.line
                 ORDER BY job.line
             ) AS job;
-            SELECT array_agg(slot.line), array_agg(slot.tag) INTO s_line, s_tag
+            SELECT array_agg(slot.line), array_agg(slot.tag), array_agg(slot.number) INTO s_line, s_tag, s_number
             FROM (
                 SELECT
                     job.line, job.number,
@@ -952,7 +955,7 @@ BEGIN
                 coalesce(array_agg(drawn ORDER BY number) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
                 coalesce(array_agg(id ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
                 coalesce(array_agg(gate ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
-                count(*) FILTER (WHERE NOT is_plain) < (SELECT count(*) FROM unnest(c_plain) AS plain WHERE NOT plain)
+                count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
             INTO drawn, drawn_text, plain_places, held, held_at, is_again
             FROM judged;
             IF has_rate THEN
@@ -976,6 +979,26 @@ BEGIN
                     END IF;
                 END LOOP;
             END IF;
+            s_line := '{}';
+        ELSIF is_fair AND NOT is_ruled AND cardinality(u_text) = 0 AND cardinality(array_positions(c_place, NULL)) = plain THEN
+            -- Only turns decide, and no candidate is gone: each slot serves the job that it was made of.
+            s_line := s_line[:room];
+            s_tag := s_tag[:room];
+            SELECT
+                array_agg(CASE WHEN NOT job.is_plain THEN job.id END ORDER BY slot.place),
+                array_agg(CASE WHEN job.is_plain THEN 0 ELSE job.text END ORDER BY slot.place),
+                coalesce(array_agg(slot.place ORDER BY slot.place) FILTER (WHERE job.is_plain), '{}')
+            INTO drawn, drawn_text, plain_places
+            FROM unnest(s_number[:room]) WITH ORDINALITY AS slot (number, place)
+            JOIN unnest(c_id, c_text, c_plain) WITH ORDINALITY AS job (id, text, is_plain, number) ON job.number = slot.number;
+            l_ended := ARRAY(
+                SELECT max(slot.tag) + 1::double precision / l_weight[tenant.number]
+                FROM generate_subscripts(l_weight, 1) AS tenant (number)
+                LEFT JOIN unnest(s_line, s_tag) AS slot (line, tag) ON slot.line = tenant.number
+                GROUP BY tenant.number
+                ORDER BY tenant.number
+            );
+            virtual := s_tag[cardinality(s_tag)];
             s_line := '{}';
         END IF;
         <<draw>>
@@ -1233,7 +1256,7 @@ BEGIN
     END IF;
     RETURN QUERY SELECT scoped, is_any, go_on, is_odd, NULL::"winch".job;
 END
-function winch.complete_gated(uuid[],uuid[],jsonb,text,timestamp with time zone,boolean): returns record enable_bitmapscan=off, enable_seqscan=off, plan_cache_mode=force_generic_plan 
+function winch.complete_gated(uuid[],uuid[],jsonb,text,timestamp with time zone,boolean): returns record enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 DECLARE
     at timestamptz;
@@ -1339,7 +1362,7 @@ END
 function winch.drop_on(text,double precision,timestamp with time zone): returns date immutable
 function winch.entry(text,timestamp with time zone,integer,uuid,uuid,timestamp with time zone,jsonb,text): returns jsonb stable
 function winch.fingerprint(text,text): returns text stable
-function winch.finish_members(uuid[],uuid[],jsonb,text,uuid,uuid,text[],text[],bigint,bigint,bigint,timestamp with time zone): returns TABLE(took text[], claimed winch.job) enable_bitmapscan=off, enable_seqscan=off, plan_cache_mode=force_generic_plan 
+function winch.finish_members(uuid[],uuid[],jsonb,text,uuid,uuid,text[],text[],bigint,bigint,bigint,timestamp with time zone): returns TABLE(took text[], claimed winch.job) enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 DECLARE
     members text[];
@@ -1524,7 +1547,7 @@ BEGIN
     END IF;
     RETURN NULL;
 END
-function winch.lock_gates(text[]): returns integer enable_seqscan=off, plan_cache_mode=force_generic_plan 
+function winch.lock_gates(text[]): returns integer enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 DECLARE
     wanted integer := cardinality(keys);
@@ -1587,7 +1610,7 @@ BEGIN
     RETURN NEW;
 END
 function winch.micros(timestamp with time zone): returns bigint immutable
-function winch.next_members(text[],uuid,uuid,text[],text[],bigint,timestamp with time zone): returns SETOF winch.job enable_bitmapscan=off, enable_seqscan=off, plan_cache_mode=force_generic_plan 
+function winch.next_members(text[],uuid,uuid,text[],text[],bigint,timestamp with time zone): returns SETOF winch.job enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 #variable_conflict use_column
 DECLARE
@@ -1780,7 +1803,7 @@ BEGIN
     RETURN given;
 END
 function winch.note(text,timestamp with time zone,text,text): returns jsonb stable
-function winch.open_gates(text[],bigint[]): returns integer enable_bitmapscan=off, enable_seqscan=off, plan_cache_mode=force_generic_plan 
+function winch.open_gates(text[],bigint[]): returns integer enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 DECLARE
     key text;
