@@ -419,7 +419,9 @@ def work(url: str) -> None:
         claims = claims or mine.claim(session, 4)
         time.sleep(0.005)
         if claims and draw.random() < 0.5:
-            then = ClaimParams(session=session, token=new_token(), queues=("default",), limit=len(claims))
+            then = ClaimParams(
+                session=session, token=new_token(), queues=("default",), limit=len(claims)
+            )
             _, claims = driver.run(driver.finish_and_claim(ended(*claims), then))
         elif claims:
             driver.run(driver.finish(ended(*claims)))
