@@ -25,7 +25,7 @@ def limit(n: int, key: str = "limit:mail") -> GateUse:
 
 
 @pytest.mark.parametrize(
-    ("driver", "use", "continues"),
+    "driver, use, continues",
     [
         (MemoryDriver, limit(1000), True),
         (Small, limit(10), True),

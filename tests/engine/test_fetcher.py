@@ -238,7 +238,7 @@ def test_a_ring_is_met_by_a_small_claim_and_a_burst_by_the_next() -> None:
     asyncio.run(main())
 
 
-def test_a_freed_slot_has_it_claim_again_where_a_claim_without_a_free_slot_found_nothing() -> None:
+def test_it_claims_again_at_a_freed_slot_where_a_claim_without_one_found_nothing() -> None:
     """A store looks at few jobs with gates for such a claim. It may have passed over one that can run."""
 
     async def main() -> None:

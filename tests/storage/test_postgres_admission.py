@@ -408,7 +408,7 @@ def test_a_breaker_counts_the_end_of_a_member_that_claims_the_next_one(store: St
 
 
 def work(url: str) -> None:
-    """Claim, finish, and claim with the finish until there is nothing left; the end of a real process."""
+    """Claim, finish, and claim with a finish until there is nothing left; the end of a real process."""
     driver = PostgresDriver.from_url(url)
     mine = Store(driver, url)
     session = mine.session(lease=timedelta(seconds=2))
@@ -497,7 +497,7 @@ def test_a_claim_without_a_free_slot_looks_at_few_jobs_where_gates_are_closed(st
     assert (found, calls, then - blocked) == ([], 1, 200)
     found, calls, again = claim(200, 0)
     assert (found, calls, again - then) == ([], 1, TRIED)
-    # With a free slot it goes on until it has one; and the jobs that it passed over are taken in their turn.
+    # With a free slot it goes on until it has a job. What it passed over is taken in its turn.
     [other], _, _ = claim(1, 1)
     assert other.id == last.id
     more = [new_job(**gated(fifo(f"k{n}"))) for n in range(100)]
