@@ -239,7 +239,7 @@ def test_a_ring_is_met_by_a_small_claim_and_a_burst_by_the_next() -> None:
 
 
 def test_it_claims_again_at_a_freed_slot_where_a_claim_without_one_found_nothing() -> None:
-    """A store looks at few jobs with gates for such a claim. It may have passed over one that can run."""
+    """For such a claim a store looks at few jobs with gates, and may pass over one that can run."""
 
     async def main() -> None:
         driver, is_idle = WaitingDriver([], WaitingBell), asyncio.Event()
