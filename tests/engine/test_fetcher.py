@@ -236,3 +236,28 @@ def test_a_ring_is_met_by_a_small_claim_and_a_burst_by_the_next() -> None:
         await asyncio.gather(runner, return_exceptions=True)
 
     asyncio.run(main())
+
+
+def test_it_claims_again_at_a_freed_slot_where_a_claim_without_one_found_nothing() -> None:
+    """For such a claim a store looks at few jobs with gates, and may pass over one that can run."""
+
+    async def main() -> None:
+        driver, is_idle = WaitingDriver([], WaitingBell), asyncio.Event()
+        driver.run(driver.start_session(SESSION))
+        order = QueueOrder({"default": None}, random.Random(1))
+        taker = Taker(lambda claims, sent: None, is_idle, 1)
+        taker.free = lambda asked=0: 0  # type: ignore[method-assign]
+        fetcher = Fetcher(driver, FetchSettings(order, ["mail"], 60.0), taker)
+        fetching = asyncio.create_task(fetcher.run())
+        await asyncio.wait_for(is_idle.wait(), 5)
+        driver.claimed.clear()
+        fetcher.job_ended()  # its slot is taken by the next job at once
+        await asyncio.sleep(0.05)
+        assert not driver.claimed.is_set()
+        taker.free = lambda asked=0: 1  # type: ignore[method-assign]
+        fetcher.job_ended()
+        await asyncio.wait_for(driver.claimed.wait(), 5)
+        fetcher.stop()
+        await fetching
+
+    asyncio.run(main())

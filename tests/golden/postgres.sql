@@ -484,7 +484,7 @@ BEGIN
         LIMIT shares.share
     ) AS first;
 END
-function winch.claim_gated(text[],uuid,uuid,text[],bigint,bigint,bigint,bigint,bigint,bigint,timestamp with time zone): returns TABLE(place bigint, has_permit boolean, rest integer, is_rare boolean, claimed winch.job) enable_bitmapscan=off 
+function winch.claim_gated(text[],uuid,uuid,text[],bigint,bigint,bigint,bigint,bigint,bigint,timestamp with time zone,text[]): returns TABLE(place bigint, has_permit boolean, rest integer, is_rare boolean, claimed winch.job) enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 #variable_conflict use_column
 DECLARE
@@ -508,6 +508,7 @@ DECLARE
     is_fair boolean;
     is_simple boolean;
     is_placed boolean;
+    plain integer;
     turns jsonb;
     ends jsonb;
     virtual double precision;
@@ -531,6 +532,7 @@ DECLARE
     -- Slots of the draw: which line is served, at which virtual time.
     s_line integer[];
     s_tag double precision[];
+    s_number bigint[];
     -- Texts of options, the uses of gates in them, and the gates.
     t_options text[];
     t_from integer[];
@@ -621,6 +623,21 @@ BEGIN
         is_any := is_any OR one.has_gates;
         CONTINUE WHEN got >= most OR go_on IS NOT NULL;
         room := most - got;
+        IF within IS NOT NULL THEN
+            EXIT WHEN has_locked OR one.concurrency IS NOT NULL OR one.is_strict;
+            IF NOT one.has_gates THEN
+                EXIT WHEN EXISTS (
+                    SELECT
+                    FROM "winch".job
+                    WHERE job.queue = one.queue
+                        AND job.filed = 'ready'
+                        AND job.gate IS NULL
+                        AND job.state = 'ready'
+                        AND (known IS NULL OR job.task = ANY (known))
+                );
+                CONTINUE;
+            END IF;
+        END IF;
         IF NOT one.has_gates THEN
             RETURN QUERY
             SELECT job.sort_key, false, NULL::integer, false, job
@@ -686,12 +703,34 @@ BEGIN
             CONTINUE;
         END IF;
         CONTINUE WHEN c_id IS NULL;
+        IF within IS NOT NULL THEN
+            EXIT WHEN is_fair;
+            number := coalesce((
+                SELECT min(job.number) - 1
+                FROM unnest(c_text, c_plain) WITH ORDINALITY AS job (text, is_plain, number)
+                WHERE job.is_plain OR job.text IN (
+                    SELECT use.text FROM unnest(u_text, u_gate) AS use (text, gate) WHERE g_key[use.gate] <> ALL (within)
+                )
+            ), cardinality(c_id));
+            EXIT WHEN number = 0;
+            c_id := c_id[:number];
+            c_attempt := c_attempt[:number];
+            c_options := c_options[:number];
+            c_text := c_text[:number];
+            c_plain := c_plain[:number];
+            c_line := c_line[:number];
+            c_tenant := c_tenant[:number];
+            c_weight := c_weight[:number];
+            c_cut := c_cut[:number];
+        END IF;
 
         -- The locks; then what the gates have.
         keys := g_key
             || CASE WHEN is_fair THEN ARRAY['tenants:' || one.queue] ELSE '{}' END
             || CASE WHEN one.concurrency IS NOT NULL THEN ARRAY['queue:' || one.queue] ELSE '{}' END;
-        IF cardinality(keys) > 0 THEN
+        IF within IS NOT NULL THEN
+            has_locked := true;
+        ELSIF cardinality(keys) > 0 THEN
             PERFORM "winch".lock_gates(keys);
             has_locked := true;
         END IF;
@@ -828,6 +867,7 @@ BEGIN
                 t_gate[t] := g;
             END IF;
         END LOOP;
+        plain := (SELECT count(*) FROM unnest(c_plain) AS one WHERE one);
         -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
         IF is_fair THEN
             SELECT
@@ -841,7 +881,7 @@ BEGIN
                 GROUP BY job.line
                 ORDER BY job.line
             ) AS job;
-            SELECT array_agg(slot.line), array_agg(slot.tag) INTO s_line, s_tag
+            SELECT array_agg(slot.line), array_agg(slot.tag), array_agg(slot.number) INTO s_line, s_tag, s_number
             FROM (
                 SELECT
                     job.line, job.number,
@@ -915,7 +955,7 @@ BEGIN
                 coalesce(array_agg(drawn ORDER BY number) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
                 coalesce(array_agg(id ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
                 coalesce(array_agg(gate ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
-                count(*) FILTER (WHERE NOT is_plain) < (SELECT count(*) FROM unnest(c_plain) AS plain WHERE NOT plain)
+                count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
             INTO drawn, drawn_text, plain_places, held, held_at, is_again
             FROM judged;
             IF has_rate THEN
@@ -939,6 +979,26 @@ BEGIN
                     END IF;
                 END LOOP;
             END IF;
+            s_line := '{}';
+        ELSIF is_fair AND NOT is_ruled AND cardinality(u_text) = 0 AND cardinality(array_positions(c_place, NULL)) = plain THEN
+            -- Only turns decide, and no candidate is gone: each slot serves the job that it was made of.
+            s_line := s_line[:room];
+            s_tag := s_tag[:room];
+            SELECT
+                array_agg(CASE WHEN NOT job.is_plain THEN job.id END ORDER BY slot.place),
+                array_agg(CASE WHEN job.is_plain THEN 0 ELSE job.text END ORDER BY slot.place),
+                coalesce(array_agg(slot.place ORDER BY slot.place) FILTER (WHERE job.is_plain), '{}')
+            INTO drawn, drawn_text, plain_places
+            FROM unnest(s_number[:room]) WITH ORDINALITY AS slot (number, place)
+            JOIN unnest(c_id, c_text, c_plain) WITH ORDINALITY AS job (id, text, is_plain, number) ON job.number = slot.number;
+            l_ended := ARRAY(
+                SELECT max(slot.tag) + 1::double precision / l_weight[tenant.number]
+                FROM generate_subscripts(l_weight, 1) AS tenant (number)
+                LEFT JOIN unnest(s_line, s_tag) AS slot (line, tag) ON slot.line = tenant.number
+                GROUP BY tenant.number
+                ORDER BY tenant.number
+            );
+            virtual := s_tag[cardinality(s_tag)];
             s_line := '{}';
         END IF;
         <<draw>>
@@ -1187,7 +1247,7 @@ BEGIN
             GET DIAGNOSTICS number = ROW_COUNT;
             got := got + number;
         END IF;
-        IF is_again AND got < most THEN
+        IF is_again AND got < most AND ahead > 0 THEN
             go_on := one.number;
         END IF;
     END LOOP;
@@ -1196,19 +1256,17 @@ BEGIN
     END IF;
     RETURN QUERY SELECT scoped, is_any, go_on, is_odd, NULL::"winch".job;
 END
-function winch.complete_gated(uuid[],uuid[],jsonb,text,timestamp with time zone,boolean): returns uuid[] enable_bitmapscan=off 
+function winch.complete_gated(uuid[],uuid[],jsonb,text,timestamp with time zone,boolean): returns record enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 DECLARE
     at timestamptz;
-    keys text[];
     opened text[];
     numbers bigint[];
-    ended uuid[];
     has_breaker boolean;
     setting text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     SELECT array_agg(DISTINCT held.gate) FILTER (WHERE held.gate IS NOT NULL), bool_or(held.has_breaker)
     INTO keys, has_breaker
@@ -1218,7 +1276,7 @@ BEGIN
         SELECT 'fifo:' || job.fifo, position('"breaker":' IN job.options) > 0 FROM "winch".job WHERE job.id = ANY (ids)
     ) AS held;
     IF has_breaker THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     setting := set_config('lock_timeout', '4s', true) || set_config('winch.completes', 'on', true);
     IF keys IS NOT NULL THEN
@@ -1260,7 +1318,7 @@ BEGIN
     -- The triggers of the delete have run, and let its jobs pass.
     setting := set_config('winch.completes', 'off', true);
     IF cardinality(ended) = 0 THEN
-        RETURN ended;
+        RETURN;
     END IF;
     -- As finish does: where the whole call took, and it is no call for a few jobs.
     IF cardinality(ended) >= 16 AND cardinality(ended) = cardinality(ids) THEN
@@ -1300,38 +1358,66 @@ BEGIN
             ));
         END IF;
     END IF;
-    RETURN ended;
 END
 function winch.drop_on(text,double precision,timestamp with time zone): returns date immutable
 function winch.entry(text,timestamp with time zone,integer,uuid,uuid,timestamp with time zone,jsonb,text): returns jsonb stable
 function winch.fingerprint(text,text): returns text stable
-function winch.finish_members(uuid[],uuid[],jsonb,text,uuid,uuid,text[],text[],bigint,timestamp with time zone): returns TABLE(took text[], claimed winch.job) 
+function winch.finish_members(uuid[],uuid[],jsonb,text,uuid,uuid,text[],text[],bigint,bigint,bigint,timestamp with time zone): returns TABLE(took text[], claimed winch.job) enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 DECLARE
-    keys text[];
-    ended uuid[];
+    members text[];
+    limits text[];
+    turns text[];
+    done record;
+    number bigint;
+    woken text[];
+    setting text;
 BEGIN
     PERFORM FROM "winch".session WHERE id = by_session AND ended_at IS NULL FOR KEY SHARE;
     IF NOT FOUND THEN
         most := 0;
     END IF;
     -- Read before they end: which of them end is known after.
-    keys := ARRAY(SELECT ARRAY[job.id::text, job.fifo] FROM "winch".job WHERE job.id = ANY (ids) AND job.fifo IS NOT NULL);
-    ended := "winch".complete_gated(ids, tokens, results, result, given, false);
-    IF ended IS NULL THEN
+    members := ARRAY(SELECT ARRAY[job.id::text, job.fifo] FROM "winch".job WHERE job.id = ANY (ids) AND job.fifo IS NOT NULL);
+    -- No worker is woken before it is known what is taken here.
+    setting := set_config('winch.claims', 'limits', true) || set_config('winch.opened', '{}', true);
+    done := "winch".complete_gated(ids, tokens, results, result, given, false);
+    setting := set_config('winch.claims', 'off', true);
+    IF done.ended IS NULL THEN
         RETURN;
     END IF;
-    RETURN QUERY SELECT ended::text[], NULL::"winch".job;
-    RETURN QUERY
-    SELECT NULL::text[], next
-    FROM "winch".next_members(
-        ARRAY(
-            SELECT DISTINCT keys[place][2]
-            FROM generate_subscripts(keys, 1) AS place
-            WHERE keys[place][1]::uuid = ANY (ended)
-        ),
-        by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
-    ) AS next;
+    RETURN QUERY SELECT done.ended::text[], NULL::"winch".job;
+    turns := ARRAY(
+        SELECT DISTINCT members[place][2]
+        FROM generate_subscripts(members, 1) AS place
+        WHERE members[place][1]::uuid = ANY (done.ended)
+    );
+    IF cardinality(turns) > 0 THEN
+        RETURN QUERY
+        SELECT NULL::text[], next
+        FROM "winch".next_members(
+            turns, by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
+        ) AS next;
+        GET DIAGNOSTICS number = ROW_COUNT;
+        most := most - number;
+    END IF;
+    limits := ARRAY(SELECT key FROM unnest(done.keys) AS key WHERE starts_with(key, 'limit:'));
+    IF most > 0 AND cardinality(limits) > 0 AND cardinality(done.ended) > 0 THEN
+        RETURN QUERY
+        SELECT NULL::text[], next.claimed
+        FROM "winch".claim_gated(
+            served, by_session, by_token, known, most, 0, by_at_once, 0, 0, batch_from, given, limits
+        ) AS next
+        WHERE (next.claimed).id IS NOT NULL;
+    END IF;
+    woken := ARRAY(
+        SELECT DISTINCT job.queue
+        FROM "winch".job
+        WHERE job.id = ANY (current_setting('winch.opened')::uuid[]) AND job.state = 'ready'
+    );
+    IF cardinality(woken) > 0 THEN
+        PERFORM "winch".ring(woken, false);
+    END IF;
 END
 function winch.free_key(): returns trigger 
 
@@ -1461,7 +1547,7 @@ BEGIN
     END IF;
     RETURN NULL;
 END
-function winch.lock_gates(text[]): returns integer 
+function winch.lock_gates(text[]): returns integer enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 DECLARE
     wanted integer := cardinality(keys);
@@ -1524,7 +1610,7 @@ BEGIN
     RETURN NEW;
 END
 function winch.micros(timestamp with time zone): returns bigint immutable
-function winch.next_members(text[],uuid,uuid,text[],text[],bigint,timestamp with time zone): returns SETOF winch.job enable_bitmapscan=off 
+function winch.next_members(text[],uuid,uuid,text[],text[],bigint,timestamp with time zone): returns SETOF winch.job enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 #variable_conflict use_column
 DECLARE
@@ -1717,7 +1803,7 @@ BEGIN
     RETURN given;
 END
 function winch.note(text,timestamp with time zone,text,text): returns jsonb stable
-function winch.open_gates(text[],bigint[]): returns integer enable_bitmapscan=off 
+function winch.open_gates(text[],bigint[]): returns integer enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 DECLARE
     key text;
@@ -1727,6 +1813,7 @@ DECLARE
     heads uuid[] := '{}';
     chosen uuid[] := '{}';
     woken text[];
+    setting text;
 BEGIN
     FOREACH key IN ARRAY opened LOOP
         has_fifo := has_fifo OR starts_with(key, 'fifo:');
@@ -1781,8 +1868,12 @@ BEGIN
         )
         SELECT array_agg(DISTINCT queue) INTO woken
         FROM admitted
-        -- A finish that claims wakes workers itself, for the members that it does not take.
+        -- A finish that claims wakes workers itself, for what it does not take.
         WHERE current_setting('winch.claims', true) IS DISTINCT FROM 'on' OR id = ANY (chosen);
+        IF current_setting('winch.claims', true) = 'limits' THEN
+            setting := set_config('winch.opened', chosen::text, true);
+            woken := NULL;
+        END IF;
     END IF;
     IF has_queue THEN
         woken := woken || ARRAY(SELECT substr(name, 7) FROM unnest(opened) AS name WHERE starts_with(name, 'queue:'));

@@ -1,4 +1,4 @@
-"""SQLite: the end of a job under a limit takes the next jobs, where a claim would take them first."""
+"""The end of a job under a limit takes the next jobs, where a claim would take them first."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ from winch.storage.params import Answer, ClaimParams, Finish
 from winch.storage.protocol import Driver
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    with closing(connect(f"sqlite:///{tmp_path}/limits.db", clock=SystemClock())) as driver:
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.servers)])
+def driver(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Driver]:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    with closing(connect(url, clock=SystemClock())) as driver:
         driver.migrate()
         yield driver
 

@@ -125,7 +125,8 @@ class FinishVerbs(Protocol):
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         """End claims as `finish` does, and take the next members of their FIFO keys in the same
         transaction, under the token and session of `then`. A driver with `continues_limits` also takes
-        the next jobs under the limits of jobs that are final now, as far as there is room.
+        the next jobs under the limits of jobs that are final now, as far as there is room. One with
+        `continues_small_limits` can, and a worker uses it for limits that are not larger than its slots.
 
         The next member of a key is taken only where an outcome took and made its job final, and the job
         left its turn. The member must be ready and have no other gate and no tenant. It must be what

@@ -101,9 +101,9 @@ def has_fifo(gates: Sequence[GateUse]) -> bool:
     return any(use.kind == FIFO for use in gates)
 
 
-def has_shared_limit(gates: Sequence[GateUse]) -> bool:
-    """Whether a job with these gates is under a limit without a key, which all its jobs share."""
-    return any(use.kind == LIMIT and use.key == use.name for use in gates)
+def shared_limit(gates: Sequence[GateUse]) -> int | None:
+    """The largest number of a limit without a key, which all its jobs share; None: there is none."""
+    return max((use.n for use in gates if use.kind == LIMIT and use.key == use.name), default=None)
 
 
 def is_gated(options: str | None) -> bool:
@@ -138,7 +138,7 @@ class GateTraits(NamedTuple):
 
     holds: bool
     is_member: bool
-    shares_limit: bool
+    shared_limit: int | None
     for_free_slot: bool
     retries_for_free_slot: bool
 
@@ -150,7 +150,7 @@ def traits_of(options: str) -> GateTraits:
     return GateTraits(
         holds=holds_something(options),
         is_member=has_fifo(gates),
-        shares_limit=has_shared_limit(gates),
+        shared_limit=shared_limit(gates),
         for_free_slot=is_for_free_slot(gates, 0),
         retries_for_free_slot=is_for_free_slot(gates, 1),
     )

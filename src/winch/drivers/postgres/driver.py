@@ -56,6 +56,7 @@ class PostgresDriver(ComposedDriver):
     """`postgresql://host/database?schema=winch`: the application's own database, or one beside it."""
 
     name = "postgres"
+    continues_small_limits: bool = True
     capabilities: Capabilities = Capabilities(
         is_durable=True,
         shares_processes=True,

@@ -131,6 +131,7 @@ class Fetcher(Service):
         self._quiet = False
         self._asked = 0  # what claims may bring that are not answered yet
         self.is_waiting: bool = False  # for a slot
+        self._had_no_slot = False  # when it found nothing: a store then looks at few jobs with gates
         self.given_up: list[str] = []
         self.in_flight: set[str] = set()
 
@@ -148,10 +149,13 @@ class Fetcher(Service):
         self.look_up()
 
     def job_ended(self) -> None:
-        """A job has ended here: its slot is free, and there may be room for one more of its queue."""
+        """A job has ended here: its slot is free, and there may be room for one more of its queue. A
+        claim without a free slot may have passed over jobs."""
         if self.is_waiting:
             self.slot_freed()
-        elif self._bounds is not None and self._bounds.is_full:
+            return
+        is_bounded = self._bounds is not None and self._bounds.is_full
+        if is_bounded or (self._had_no_slot and self._taker.free()):
             self.look_up()
 
     def look_up(self) -> None:
@@ -163,6 +167,7 @@ class Fetcher(Service):
 
     async def run_once(self) -> float:
         self._slot_freed.clear()
+        self._had_no_slot = False
         room = 0 if self._quiet else self._taker.room(self._asked)
         if room == 0:
             await self._until_freed()
@@ -178,7 +183,9 @@ class Fetcher(Service):
             await self._bell.arm()
             sent = self.monotonic()
             self._sees_gated = True
+            had_no_slot = not self._taker.free()
             claims = await self._claim(room)
+            self._had_no_slot = had_no_slot and not claims
         # A queue that had less than was asked for has mostly nothing a moment later: one look is enough.
         self._expects_none = self._stays_armed and len(claims) < room
         if not claims:

@@ -7,8 +7,8 @@ the outcome, and a job that was done must not die of it, so it is tried again a 
 with growing pauses; only what is refused each time is written as dead, with the store's complaint.
 
 The end of a member of a FIFO key claims the next member in the same call. On a store with
-`continues_limits` so does the end of a job under a limit. Such a call is sent once; a repeated one
-carries no claim.
+`continues_limits` so does the end of a job under a limit, and with `continues_small_limits` where the
+worker has slots for the whole limit. Such a call is sent once; a repeated one carries no claim.
 """
 
 from __future__ import annotations
@@ -60,7 +60,13 @@ class Finisher:
     """The one writer of outcomes in a worker."""
 
     def __init__(
-        self, driver: Driver, runtime: Runtime, places: StartedPlaces | None, tally: Tally
+        self,
+        driver: Driver,
+        runtime: Runtime,
+        places: StartedPlaces | None,
+        tally: Tally,
+        *,
+        slots: int = 0,
     ) -> None:
         self._driver = driver
         self._runtime = runtime
@@ -69,8 +75,11 @@ class Finisher:
         self._finishes: list[Finish] = []
         self._members: list[Finish] = []  # ends that may claim the next job of their gate
         self._finish_and_claim: FinishAndClaim | None = None
-        # A class attribute of drivers that can; see `finish_and_claim` in storage/families.py.
-        self._continues_limits: bool = getattr(driver, "continues_limits", False)
+        # Class attributes of drivers that can; see `finish_and_claim` in storage/families.py.
+        is_any = getattr(driver, "continues_limits", False)
+        is_small = getattr(driver, "continues_small_limits", False)
+        # Limits up to this number continue.
+        self._continued_limit: float = float("inf") if is_any else slots if is_small else -1
         self._releases: list[ClaimRef] = []
         self._interrupted: list[ClaimRef] = []
         self._crashes: list[tuple[ClaimRef, str]] = []
@@ -98,7 +107,8 @@ class Finisher:
         return options is not None and self._continued(traits_of(options))
 
     def _continued(self, traits: GateTraits) -> bool:
-        return traits.is_member or (self._continues_limits and traits.shares_limit)
+        limit = traits.shared_limit
+        return traits.is_member or (limit is not None and limit <= self._continued_limit)
 
     def finish_member(self, outcome: Finish) -> None:
         """The final end of a job that `continues`: the next one may be claimed with it."""

@@ -157,7 +157,7 @@ class Worker:
             self._processes,
             counts_jobs=self._recycling.counts_jobs,
         )
-        self._finisher = Finisher(driver, runtime, places, self.tally)
+        self._finisher = Finisher(driver, runtime, places, self.tally, slots=config.concurrency)
         recorder = Recorder(self._finisher, self._jobs, runtime.events, self.tally)
         self._slots = Slots(
             driver,

@@ -683,6 +683,9 @@ $$;
 -- it was waited for.
 CREATE FUNCTION {schema}.lock_gates(keys text[]) RETURNS integer
     LANGUAGE plpgsql
+    SET enable_seqscan = off
+    SET jit = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     wanted integer := cardinality(keys);
@@ -711,6 +714,9 @@ $$;
 CREATE FUNCTION {schema}.open_gates(opened text[], numbers bigint[]) RETURNS integer
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET enable_seqscan = off
+    SET jit = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     key text;
@@ -720,6 +726,7 @@ DECLARE
     heads uuid[] := '{}';
     chosen uuid[] := '{}';
     woken text[];
+    setting text;
 BEGIN
     FOREACH key IN ARRAY opened LOOP
         has_fifo := has_fifo OR starts_with(key, 'fifo:');
@@ -774,8 +781,12 @@ BEGIN
         )
         SELECT array_agg(DISTINCT queue) INTO woken
         FROM admitted
-        -- A finish that claims wakes workers itself, for the members that it does not take.
+        -- A finish that claims wakes workers itself, for what it does not take.
         WHERE current_setting('winch.claims', true) IS DISTINCT FROM 'on' OR id = ANY (chosen);
+        IF current_setting('winch.claims', true) = 'limits' THEN
+            setting := set_config('winch.opened', chosen::text, true);
+            woken := NULL;
+        END IF;
     END IF;
     IF has_queue THEN
         woken := woken || ARRAY(SELECT substr(name, 7) FROM unnest(opened) AS name WHERE starts_with(name, 'queue:'));
@@ -852,6 +863,9 @@ CREATE FUNCTION {schema}.next_members(
 ) RETURNS SETOF {schema}.job
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET enable_seqscan = off
+    SET jit = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1024,26 +1038,29 @@ END
 $$;
 
 -- running -> completed for jobs with gates: what finish.sql does, and the permits of all of them at once. Fenced by (id,
--- token), pairwise. Locks: the gates, sorted; then the job rows. Returns the ids that took. NULL, and nothing is done, where
+-- token), pairwise. Locks: the gates, sorted; then the job rows. Returns the ids that took, and the gates that are
+-- locked. NULL, and nothing is done, where
 -- the transaction is not READ COMMITTED (each statement in here needs its own snapshot), or where a breaker counts one of
 -- the ends, which core/gates does. Turns of FIFO keys are given on where `opens_turns`; else next_members does it.
 CREATE FUNCTION {schema}.complete_gated(
-    ids uuid[], tokens uuid[], results jsonb, result text, given timestamptz, opens_turns boolean DEFAULT true
-) RETURNS uuid[]
+    ids uuid[], tokens uuid[], results jsonb, result text, given timestamptz, opens_turns boolean DEFAULT true,
+    OUT ended uuid[], OUT keys text[]
+)
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET enable_seqscan = off
+    SET jit = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     at timestamptz;
-    keys text[];
     opened text[];
     numbers bigint[];
-    ended uuid[];
     has_breaker boolean;
     setting text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     SELECT array_agg(DISTINCT held.gate) FILTER (WHERE held.gate IS NOT NULL), bool_or(held.has_breaker)
     INTO keys, has_breaker
@@ -1053,7 +1070,7 @@ BEGIN
         SELECT 'fifo:' || job.fifo, position('"breaker":' IN job.options) > 0 FROM {schema}.job WHERE job.id = ANY (ids)
     ) AS held;
     IF has_breaker THEN
-        RETURN NULL;
+        RETURN;
     END IF;
     setting := set_config('lock_timeout', '4s', true) || set_config('winch.completes', 'on', true);
     IF keys IS NOT NULL THEN
@@ -1095,7 +1112,7 @@ BEGIN
     -- The triggers of the delete have run, and let its jobs pass.
     setting := set_config('winch.completes', 'off', true);
     IF cardinality(ended) = 0 THEN
-        RETURN ended;
+        RETURN;
     END IF;
     -- As finish does: where the whole call took, and it is no call for a few jobs.
     IF cardinality(ended) >= 16 AND cardinality(ended) = cardinality(ids) THEN
@@ -1135,44 +1152,76 @@ BEGIN
             ));
         END IF;
     END IF;
-    RETURN ended;
 END
 $$;
 
--- running -> completed for members of FIFO keys, and ready | blocked -> running for the next ones, in one statement. The first row
--- has the ids that took; the others have the jobs that were claimed. No row, and nothing is done, where complete_gated
--- does nothing.
+-- running -> completed for jobs with gates, and ready | blocked -> running for the next members of their FIFO keys and the
+-- next jobs under their limits, in one statement. The first row has the ids that took; the others have the jobs that were
+-- claimed. No row, and nothing is done, where complete_gated does nothing.
 CREATE FUNCTION {schema}.finish_members(
-    ids uuid[], tokens uuid[], results jsonb, result text,
-    by_session uuid, by_token uuid, served text[], known text[], most bigint, given timestamptz
+    ids uuid[], tokens uuid[], results jsonb, result text, by_session uuid, by_token uuid, served text[], known text[],
+    most bigint, by_at_once bigint, batch_from bigint, given timestamptz
 ) RETURNS TABLE (took text[], claimed {schema}.job)
     LANGUAGE plpgsql
+    SET enable_bitmapscan = off
+    SET enable_seqscan = off
+    SET jit = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    keys text[];
-    ended uuid[];
+    members text[];
+    limits text[];
+    turns text[];
+    done record;
+    number bigint;
+    woken text[];
+    setting text;
 BEGIN
     PERFORM FROM {schema}.session WHERE id = by_session AND ended_at IS NULL FOR KEY SHARE;
     IF NOT FOUND THEN
         most := 0;
     END IF;
     -- Read before they end: which of them end is known after.
-    keys := ARRAY(SELECT ARRAY[job.id::text, job.fifo] FROM {schema}.job WHERE job.id = ANY (ids) AND job.fifo IS NOT NULL);
-    ended := {schema}.complete_gated(ids, tokens, results, result, given, false);
-    IF ended IS NULL THEN
+    members := ARRAY(SELECT ARRAY[job.id::text, job.fifo] FROM {schema}.job WHERE job.id = ANY (ids) AND job.fifo IS NOT NULL);
+    -- No worker is woken before it is known what is taken here.
+    setting := set_config('winch.claims', 'limits', true) || set_config('winch.opened', '{}', true);
+    done := {schema}.complete_gated(ids, tokens, results, result, given, false);
+    setting := set_config('winch.claims', 'off', true);
+    IF done.ended IS NULL THEN
         RETURN;
     END IF;
-    RETURN QUERY SELECT ended::text[], NULL::{schema}.job;
-    RETURN QUERY
-    SELECT NULL::text[], next
-    FROM {schema}.next_members(
-        ARRAY(
-            SELECT DISTINCT keys[place][2]
-            FROM generate_subscripts(keys, 1) AS place
-            WHERE keys[place][1]::uuid = ANY (ended)
-        ),
-        by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
-    ) AS next;
+    RETURN QUERY SELECT done.ended::text[], NULL::{schema}.job;
+    turns := ARRAY(
+        SELECT DISTINCT members[place][2]
+        FROM generate_subscripts(members, 1) AS place
+        WHERE members[place][1]::uuid = ANY (done.ended)
+    );
+    IF cardinality(turns) > 0 THEN
+        RETURN QUERY
+        SELECT NULL::text[], next
+        FROM {schema}.next_members(
+            turns, by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
+        ) AS next;
+        GET DIAGNOSTICS number = ROW_COUNT;
+        most := most - number;
+    END IF;
+    limits := ARRAY(SELECT key FROM unnest(done.keys) AS key WHERE starts_with(key, 'limit:'));
+    IF most > 0 AND cardinality(limits) > 0 AND cardinality(done.ended) > 0 THEN
+        RETURN QUERY
+        SELECT NULL::text[], next.claimed
+        FROM {schema}.claim_gated(
+            served, by_session, by_token, known, most, 0, by_at_once, 0, 0, batch_from, given, limits
+        ) AS next
+        WHERE (next.claimed).id IS NOT NULL;
+    END IF;
+    woken := ARRAY(
+        SELECT DISTINCT job.queue
+        FROM {schema}.job
+        WHERE job.id = ANY (current_setting('winch.opened')::uuid[]) AND job.state = 'ready'
+    );
+    IF cardinality(woken) > 0 THEN
+        PERFORM {schema}.ring(woken, false);
+    END IF;
 END
 $$;
 
@@ -1530,14 +1579,21 @@ $$;
 -- Returns a row for each job that was claimed, and a last one without a job: whether a queue has gates or a rule
 -- (has_permit), the number of the queue with which another call is to go on (rest; NULL: with none), whether core/gates
 -- must decide there (is_rare), and how many of the jobs are under a scope (place). Sorted by place, the jobs of a queue are
--- in their order. No row, and nothing is done, where the transaction is not READ COMMITTED.
+-- in their order. No row, and nothing is done, where the transaction is not READ COMMITTED. With ahead = 0 no call goes on
+-- with a queue whose first jobs are held.
 -- Rare: a scope that is held or has just opened, and text that was damaged by hand.
+--
+-- Within a finish, which has locked the gates in `within`: only the first jobs of the first queue that has any, up to a job
+-- that needs another gate or none. Nothing is taken where tenants take turns or the queue has a rule.
 CREATE FUNCTION {schema}.claim_gated(
     served text[], by_session uuid, by_token uuid, known text[], most bigint, scoped_most bigint, by_at_once bigint,
-    ahead bigint, spare bigint, batch_from bigint, given timestamptz
+    ahead bigint, spare bigint, batch_from bigint, given timestamptz, within text[] DEFAULT NULL
 ) RETURNS TABLE (place bigint, has_permit boolean, rest integer, is_rare boolean, claimed {schema}.job)
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
+    SET enable_seqscan = off
+    SET jit = off
+    SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1561,6 +1617,7 @@ DECLARE
     is_fair boolean;
     is_simple boolean;
     is_placed boolean;
+    plain integer;
     turns jsonb;
     ends jsonb;
     virtual double precision;
@@ -1584,6 +1641,7 @@ DECLARE
     -- Slots of the draw: which line is served, at which virtual time.
     s_line integer[];
     s_tag double precision[];
+    s_number bigint[];
     -- Texts of options, the uses of gates in them, and the gates.
     t_options text[];
     t_from integer[];
@@ -1674,6 +1732,21 @@ BEGIN
         is_any := is_any OR one.has_gates;
         CONTINUE WHEN got >= most OR go_on IS NOT NULL;
         room := most - got;
+        IF within IS NOT NULL THEN
+            EXIT WHEN has_locked OR one.concurrency IS NOT NULL OR one.is_strict;
+            IF NOT one.has_gates THEN
+                EXIT WHEN EXISTS (
+                    SELECT
+                    FROM {schema}.job
+                    WHERE job.queue = one.queue
+                        AND job.filed = 'ready'
+                        AND job.gate IS NULL
+                        AND job.state = 'ready'
+                        AND (known IS NULL OR job.task = ANY (known))
+                );
+                CONTINUE;
+            END IF;
+        END IF;
         IF NOT one.has_gates THEN
             RETURN QUERY
             SELECT job.sort_key, false, NULL::integer, false, job
@@ -1739,12 +1812,34 @@ BEGIN
             CONTINUE;
         END IF;
         CONTINUE WHEN c_id IS NULL;
+        IF within IS NOT NULL THEN
+            EXIT WHEN is_fair;
+            number := coalesce((
+                SELECT min(job.number) - 1
+                FROM unnest(c_text, c_plain) WITH ORDINALITY AS job (text, is_plain, number)
+                WHERE job.is_plain OR job.text IN (
+                    SELECT use.text FROM unnest(u_text, u_gate) AS use (text, gate) WHERE g_key[use.gate] <> ALL (within)
+                )
+            ), cardinality(c_id));
+            EXIT WHEN number = 0;
+            c_id := c_id[:number];
+            c_attempt := c_attempt[:number];
+            c_options := c_options[:number];
+            c_text := c_text[:number];
+            c_plain := c_plain[:number];
+            c_line := c_line[:number];
+            c_tenant := c_tenant[:number];
+            c_weight := c_weight[:number];
+            c_cut := c_cut[:number];
+        END IF;
 
         -- The locks; then what the gates have.
         keys := g_key
             || CASE WHEN is_fair THEN ARRAY['tenants:' || one.queue] ELSE '{}' END
             || CASE WHEN one.concurrency IS NOT NULL THEN ARRAY['queue:' || one.queue] ELSE '{}' END;
-        IF cardinality(keys) > 0 THEN
+        IF within IS NOT NULL THEN
+            has_locked := true;
+        ELSIF cardinality(keys) > 0 THEN
             PERFORM {schema}.lock_gates(keys);
             has_locked := true;
         END IF;
@@ -1881,6 +1976,7 @@ BEGIN
                 t_gate[t] := g;
             END IF;
         END LOOP;
+        plain := (SELECT count(*) FROM unnest(c_plain) AS one WHERE one);
         -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
         IF is_fair THEN
             SELECT
@@ -1894,7 +1990,7 @@ BEGIN
                 GROUP BY job.line
                 ORDER BY job.line
             ) AS job;
-            SELECT array_agg(slot.line), array_agg(slot.tag) INTO s_line, s_tag
+            SELECT array_agg(slot.line), array_agg(slot.tag), array_agg(slot.number) INTO s_line, s_tag, s_number
             FROM (
                 SELECT
                     job.line, job.number,
@@ -1968,7 +2064,7 @@ BEGIN
                 coalesce(array_agg(drawn ORDER BY number) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
                 coalesce(array_agg(id ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
                 coalesce(array_agg(gate ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
-                count(*) FILTER (WHERE NOT is_plain) < (SELECT count(*) FROM unnest(c_plain) AS plain WHERE NOT plain)
+                count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
             INTO drawn, drawn_text, plain_places, held, held_at, is_again
             FROM judged;
             IF has_rate THEN
@@ -1992,6 +2088,26 @@ BEGIN
                     END IF;
                 END LOOP;
             END IF;
+            s_line := '{}';
+        ELSIF is_fair AND NOT is_ruled AND cardinality(u_text) = 0 AND cardinality(array_positions(c_place, NULL)) = plain THEN
+            -- Only turns decide, and no candidate is gone: each slot serves the job that it was made of.
+            s_line := s_line[:room];
+            s_tag := s_tag[:room];
+            SELECT
+                array_agg(CASE WHEN NOT job.is_plain THEN job.id END ORDER BY slot.place),
+                array_agg(CASE WHEN job.is_plain THEN 0 ELSE job.text END ORDER BY slot.place),
+                coalesce(array_agg(slot.place ORDER BY slot.place) FILTER (WHERE job.is_plain), '{}')
+            INTO drawn, drawn_text, plain_places
+            FROM unnest(s_number[:room]) WITH ORDINALITY AS slot (number, place)
+            JOIN unnest(c_id, c_text, c_plain) WITH ORDINALITY AS job (id, text, is_plain, number) ON job.number = slot.number;
+            l_ended := ARRAY(
+                SELECT max(slot.tag) + 1::double precision / l_weight[tenant.number]
+                FROM generate_subscripts(l_weight, 1) AS tenant (number)
+                LEFT JOIN unnest(s_line, s_tag) AS slot (line, tag) ON slot.line = tenant.number
+                GROUP BY tenant.number
+                ORDER BY tenant.number
+            );
+            virtual := s_tag[cardinality(s_tag)];
             s_line := '{}';
         END IF;
         <<draw>>
@@ -2240,7 +2356,7 @@ BEGIN
             GET DIAGNOSTICS number = ROW_COUNT;
             got := got + number;
         END IF;
-        IF is_again AND got < most THEN
+        IF is_again AND got < most AND ahead > 0 THEN
             go_on := one.number;
         END IF;
     END LOOP;

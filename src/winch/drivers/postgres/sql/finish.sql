@@ -74,9 +74,8 @@ FROM counted;
 
 -- finish.gated: running -> completed, for jobs with gates, with all their permits. Fenced by (id, token), pairwise. Locks: the
 -- gates, then the job rows. Returns the ids that took; NULL where nothing is done: see complete_gated.
-SELECT {schema}.complete_gated(
-    :ids::uuid[], :tokens::uuid[], :results::jsonb, :result::text, :now::timestamptz
-)::text[];
+SELECT ended::text[]
+FROM {schema}.complete_gated(:ids::uuid[], :tokens::uuid[], :results::jsonb, :result::text, :now::timestamptz);
 
 -- finish.other: running -> retrying | scheduled | blocked | ready | cancelled | dead.
 -- Fenced by (id, token), pairwise. Locks: the job rows, by id, before it decides, so that a cancel requested

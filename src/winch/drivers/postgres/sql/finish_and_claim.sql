@@ -1,5 +1,5 @@
--- finish_and_claim: running -> completed for members of FIFO keys, ready -> running for the next ones. Fenced by (id,
--- token), pairwise. Locks: the session FOR KEY SHARE, the gates, the job rows. The first row has the ids that took.
+-- finish_and_claim: running -> completed for jobs with gates, ready -> running for the next members of their FIFO keys and
+-- the next jobs under their limits. Fenced by (id, token), pairwise. Locks: the session FOR KEY SHARE, the gates, the job rows. The first row has the ids that took.
 -- Nothing is done, and there is no row, where the transaction is not READ COMMITTED.
 SELECT
     took, (claimed).sort_key, (claimed).id::text, (claimed).queue, (claimed).task, (claimed).args,
@@ -8,7 +8,7 @@ SELECT
     (claimed).checkpoint
 FROM {schema}.finish_members(
     :ids::uuid[], :tokens::uuid[], :results::jsonb, :result::text, :session::uuid, :token::uuid, :queues::text[],
-    :tasks::text[], :limit::bigint, :now::timestamptz
+    :tasks::text[], :limit::bigint, :at_once::bigint, :batch_from::bigint, :now::timestamptz
 );
 
 -- finish_and_claim.begin: the session FOR KEY SHARE, before any gate; whether it is live. A finish in this transaction

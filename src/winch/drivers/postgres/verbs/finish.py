@@ -78,9 +78,14 @@ class FinishVerbs:
     def _finish_members(
         self, outcomes: Sequence[Finish], then: ClaimParams, now: datetime | None
     ) -> Body[tuple[list[Answer], list[Claim]] | None]:
-        """Members that are completed: one statement ends them and claims the next ones. None, and
-        nothing is done, where that needs several statements (`_completed_gated`)."""
-        values = {**_write_then(then), **_write_gated(outcomes, now)}
+        """Jobs that are completed: one statement ends them and claims the next ones. None, and nothing
+        is done, where that needs several statements (`_completed_gated`)."""
+        values = {
+            **_write_then(then),
+            **_write_gated(outcomes, now),
+            "at_once": then.at_once,
+            "batch_from": self._base.batch_from,
+        }
         rows = yield self._base.statement("finish_and_claim", is_alone=True, **values)
         if not rows:
             return None

@@ -23,6 +23,9 @@ from winch.storage.params import ClaimParams
 SPARE = 10
 # The statement that decides in the store looks at fewer first, and at all where those were too few.
 FEW_SPARE, FEW_AHEAD = 2, 50
+# A claim without a free slot tries so many candidates, where the last one found most gates closed: the
+# jobs of its own worker hold them.
+TRIED = 32
 # How many orders of queues are remembered to have jobs with gates: a worker with weights has several.
 KNOWN_ORDERS = 1000
 
@@ -34,6 +37,8 @@ class GatedClaims:
         self._base = base
         # Queues, as claims name them, that had ready jobs with gates at the last look: a hint.
         self.with_gates: set[tuple[str, ...]] = set()
+        # Those where the last claim without a free slot got less than half of what it wanted.
+        self._mostly_closed: set[tuple[str, ...]] = set()
 
     def claim(self, params: ClaimParams, now: datetime | None) -> Body[list[Claim]]:
         """Claims from queues that may have jobs with gates, by a statement that decides in the store.
@@ -42,7 +47,10 @@ class GatedClaims:
         every = queues = list(dict.fromkeys(params.queues))
         found: list[Claim] = []
         gated = params.limit if params.gated is None else params.gated
+        is_ahead = params.free == 0
+        is_trial = is_ahead and tuple(every) in self._mostly_closed
         for call in range(ROUNDS * len(every)):
+            left = params.limit - len(found)
             rows = yield self._base.statement(
                 "claim.gated",
                 is_alone=True,
@@ -50,10 +58,10 @@ class GatedClaims:
                 session=params.session,
                 token=params.token,
                 tasks=None if params.tasks is None else list(params.tasks),
-                limit=params.limit - len(found),
+                limit=min(left, TRIED) if is_trial else left,
                 gated=gated,
                 at_once=params.at_once,
-                ahead=AHEAD if call else FEW_AHEAD,
+                ahead=0 if is_ahead else AHEAD if call else FEW_AHEAD,
                 spare=SPARE if call else FEW_SPARE,
                 batch_from=self._base.batch_from,
                 now=now,
@@ -68,12 +76,18 @@ class GatedClaims:
             found += [
                 replace(claim, has_permit=True) if claim.id in with_permit else claim for claim in claims
             ]
+            if is_trial and found:
+                is_trial, rest = False, 1
             if rest is None:
                 break
             gated = max(gated - scoped, 0)
             queues = queues[rest - 1 :]
             if is_rare:
                 return found + (yield from self.claim_in_python(params, queues, found, gated, now))
+        if is_ahead and len(found) >= params.limit // 2:
+            self._mostly_closed.discard(tuple(every))
+        elif is_ahead and len(self._mostly_closed) < KNOWN_ORDERS:
+            self._mostly_closed.add(tuple(every))
         return found
 
     def claim_in_python(
