@@ -126,13 +126,16 @@ func (s *session) end() {
 // -- heartbeats -------------------------------------------------------------------------------------
 
 func (s *session) beat(ctx context.Context) {
+	began := time.Now()
 	for {
 		s.mutex.Lock()
 		every := s.every
 		s.mutex.Unlock()
-		if !sleep(ctx, every) {
+		// From the beginning of the last one: with a slow server a lease has as many heartbeats.
+		if !sleep(ctx, every-time.Since(began)) {
 			return
 		}
+		began = time.Now()
 		if key := s.current(); key != "" {
 			if err := s.beatOnce(ctx, key, every); err != nil && ctx.Err() == nil {
 				s.worker.client.logf("winch: heartbeat: %v", err)
