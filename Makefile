@@ -90,6 +90,7 @@ shots: setup ## pictures of the dashboard for README and docs: a real browser, r
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends chromium
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e]'
 	$(BIN)/python scripts/screenshots.py
+	WINCH_TEST_TASK_SHOTS=docs/images/tasks $(BIN)/python -m pytest tests/web/test_ten_tasks.py -q
 
 STORE ?= sqlite
 SECONDS ?= 60

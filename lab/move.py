@@ -33,6 +33,7 @@ from winch import App
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.engine.moving.carrying import LIVE, jobs_of
+from winch.engine.moving.route import ALL
 from winch.storage.decide.schedules import WINDOW_HEADER
 from winch.storage.protocol import Driver
 
@@ -269,10 +270,10 @@ def finish(lab: Lab, *, back: bool) -> None:
 
 def drained(stores: tuple[Driver, Driver], deadline: float) -> None:
     while time.monotonic() < deadline:
-        if not any(True for store in stores for job in jobs_of(store, None, LIVE)):
+        if not any(True for store in stores for job in jobs_of(store, ALL, LIVE)):
             return
         time.sleep(0.5)
-    left = [job for store in stores for job in jobs_of(store, None, LIVE)]
+    left = [job for store in stores for job in jobs_of(store, ALL, LIVE)]
     raise SystemExit(f"{len(left)} jobs are still live, such as {left[:3]}")
 
 
@@ -295,7 +296,7 @@ def judge(lab: Lab, stores: tuple[Driver, Driver]) -> list[str]:
     """What went wrong."""
     found: list[str] = []
     records: list[dict[str, JobRecord]] = [
-        {job.id: job for job in jobs_of(s, None, FINAL)} for s in stores
+        {job.id: job for job in jobs_of(s, ALL, FINAL)} for s in stores
     ]
     both = set(records[0]) & set(records[1])
     if both:

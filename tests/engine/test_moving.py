@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from winch import App, Limit, Unique, chain
+from winch import App, Limit, Unique, batch, chain
 from winch.core.errors import ConfigError, DuplicateJob
+from winch.core.job import Note
 from winch.core.lifecycle import JobState
 from winch.engine.moving import mover as mover_module
 from winch.engine.moving import routed_driver
 from winch.engine.moving.carrying import HOLDER, LIVE, Carrier, jobs_of
 from winch.engine.moving.checks import refusals
 from winch.engine.moving.mover import Mover
-from winch.engine.moving.route import MoveStep, Route
-from winch.storage.params import ClaimParams, Finish, NewSession
+from winch.engine.moving.route import ALL, MoveStep, Route, Scope
+from winch.storage.decide.waits import AWAITED_HEADER
+from winch.storage.params import ClaimParams, ClaimRef, Finish, NewJob, NewSession, Wait
 from winch.storage.protocol import Driver
+
+CHILD = "5e2cf14a-0000-4000-8000-39f6a64c8e3c"
+MAIL = Scope(queues=("mail",))
 
 
 class Pair:
@@ -35,11 +41,11 @@ class Pair:
         self.plain = self.app.task(name="plain")(plain)
         self.limited = self.app.task(name="limited", limit=Limit(1))(plain)
 
-    def opened(self, queue: str | None = None) -> Route:
-        return self.mover.advance(self.mover.begin(queue))
+    def opened(self, scope: Scope = ALL) -> Route:
+        return self.mover.advance(self.mover.begin(scope))
 
     def ids(self, driver: Driver, states: tuple[JobState, ...] = LIVE) -> set[str]:
-        return {job.id for job in jobs_of(driver, None, states) if job.task != HOLDER}
+        return {job.id for job in jobs_of(driver, ALL, states) if job.task != HOLDER}
 
     def claim(self, driver: Driver, limit: int = 1) -> list[str]:
         return [claim.id for claim in self.claims(driver, limit)]
@@ -305,7 +311,7 @@ def test_two_movers_do_not_work_at_once(pair: Pair) -> None:
 
 
 def test_a_producer_takes_back_the_hold_of_a_mover_that_died(pair: Pair) -> None:
-    route = pair.mover.begin(None)
+    route = pair.mover.begin()
     pair.mover._change(route, route.changed(step=MoveStep.HELD))
     stored: list[str] = []
     plain_one = pair.plain.enqueue(1).id
@@ -338,7 +344,7 @@ def test_a_producer_that_names_another_target_stays(pair: Pair, tmp_path: Path) 
 def test_one_queue_moves_alone(pair: Pair) -> None:
     mail = pair.plain.using(queue="mail")
     moves, stays = mail.enqueue(1), pair.plain.enqueue(2)
-    pair.mover.drain(pair.opened("mail"))
+    pair.mover.drain(pair.opened(MAIL))
     follows, stays_too = mail.enqueue(3), pair.plain.enqueue(4)
     assert pair.ids(pair.source) == {stays.id, stays_too.id}
     assert pair.ids(pair.target) == {moves.id, follows.id}
@@ -347,27 +353,118 @@ def test_one_queue_moves_alone(pair: Pair) -> None:
 def test_what_cannot_be_moved_is_refused_by_name(pair: Pair) -> None:
     pair.plain.using(queue="mail", fifo="acct:7").enqueue(1)
     pair.plain.using(fifo="acct:7").enqueue(2)
-    [shared] = refusals(pair.source, pair.target, "mail")
+    [shared] = refusals(pair.source, pair.target, MAIL)
     assert "acct:7" in shared
-    assert refusals(pair.source, pair.target, None) == []
+    assert refusals(pair.source, pair.target) == []
     other = App(pair.target.describe())
     other.task(name="plain")(plain).enqueue(1)
-    [full] = refusals(pair.source, pair.target, None)
+    [full] = refusals(pair.source, pair.target)
     assert "already has live jobs" in full
     other.close()
 
 
-def test_jobs_of_a_flow_end_where_they_began(pair: Pair) -> None:
-    handle = chain(pair.plain.bind(1), pair.plain.bind(2)).enqueue()
+def test_a_flow_moves_whole_once_none_of_its_members_runs(pair: Pair) -> None:
+    handle = chain(pair.plain.bind(1), pair.plain.bind(2), pair.plain.bind(3)).enqueue()
+    claims = pair.claims(pair.source, 9)
+    assert len(claims) == 1
     route, left = pair.mover.sweep(pair.opened())
-    assert left == 2
-    with pytest.raises(ConfigError, match="2 live jobs are left"):
+    assert left == 3, "its first member runs"
+    with pytest.raises(ConfigError, match="3 live jobs are left"):
         pair.mover.cut_over(route)
-    for _ in range(2):
-        pair.complete(pair.source, pair.claims(pair.source, 9))
-        pair.source.run(pair.source.unblock())
-    assert pair.mover.cut_over(pair.mover.drain(route)).step is MoveStep.DONE
+    pair.complete(pair.source, claims)
+    route = pair.mover.drain(route)
+    assert len(pair.ids(pair.target)) == 2
+    final = tuple(state for state in JobState if state.is_final)
+    assert pair.ids(pair.target, final) == {claims[0].id}, "what the others take of it"
+    assert pair.ids(pair.source, tuple(JobState)) == set()
+    assert pair.mover.cut_over(route).step is MoveStep.DONE
     assert handle is not None
+
+
+def test_a_flow_that_touches_another_queue_is_refused_with_the_remedy(pair: Pair) -> None:
+    chain(pair.plain.using(queue="mail").bind(1), pair.plain.using(queue="bills").bind(2)).enqueue()
+    [refused] = refusals(pair.source, pair.target, MAIL)
+    assert "it has jobs in other queues: add --also bills" in refused
+    both = Scope(queues=("mail", "bills"))
+    assert refusals(pair.source, pair.target, both) == []
+    other = pair.plain.enqueue(3)
+    pair.mover.drain(pair.opened(both))
+    assert pair.ids(pair.source) == {other.id}
+    assert len(pair.ids(pair.target)) == 2
+
+
+def test_a_flow_that_is_not_stored_whole_stays(pair: Pair) -> None:
+    with batch("b", on_complete=pair.plain.bind(9)) as members:
+        members.enqueue(pair.plain.bind(1))
+        route, left = pair.mover.sweep(pair.opened())
+        assert left == 2
+        members.enqueue(pair.plain.bind(2))
+        assert len(pair.ids(pair.source)) == 3, "it goes on where it began"
+    assert pair.ids(pair.target) == set()
+    pair.mover.drain(route)
+    assert (len(pair.ids(pair.source)), len(pair.ids(pair.target))) == (0, 3)
+
+
+def test_a_handler_that_waits_stays_and_so_do_its_children(pair: Pair) -> None:
+    parent = pair.plain.enqueue(1)
+    headers = {AWAITED_HEADER: parent.id}
+    child = NewJob(id=CHILD, task="plain", args='{"n":2}', headers=headers, is_given_id=True)
+    pair.source.run(pair.source.enqueue([child]))
+    [claim] = [one for one in pair.claims(pair.source, 1) if one.id == parent.id]
+    step = {"name": "c", "kind": "children", "at": "2026-01-01T00:00:00Z", "result": f'["{CHILD}"]'}
+    head = json.dumps({"winch": "steps", "steps": [step]}, separators=(",", ":"))
+    ref = ClaimRef(claim.id, claim.token)
+    pair.source.run(pair.source.note(ref, Note(checkpoint=head)))
+    end = Finish(
+        id=claim.id,
+        token=claim.token,
+        to=JobState.BLOCKED,
+        what="waited",
+        counts=False,
+        waits=(Wait(f"job:{CHILD}"),),
+    )
+    pair.source.run(pair.source.finish([end]))
+    pair.mover.sweep(pair.opened())
+    assert parent.id in pair.ids(pair.source), "it waits"
+    pair.complete(pair.source, pair.claims(pair.source, 9))
+    pair.source.run(pair.source.unblock())
+    assert parent.refresh().state is JobState.READY
+    route = pair.mover.route()
+    assert route is not None
+    pair.mover.sweep(route)
+    assert pair.ids(pair.source) == {parent.id}, "it has to find its child"
+    assert pair.app.jobs.get(CHILD).state is JobState.COMPLETED
+
+
+def test_a_tenant_moves_alone(pair: Pair) -> None:
+    ours = [pair.plain.using(tenant="acme", queue=name).enqueue(1).id for name in ("mail", "bills")]
+    theirs = [pair.plain.using(tenant="other", queue="mail").enqueue(2).id, pair.plain.enqueue(3).id]
+    route = pair.mover.drain(pair.opened(Scope(tenant="acme")))
+    ours.append(pair.plain.using(tenant="acme").enqueue(4).id)
+    theirs.append(pair.plain.using(tenant="other").enqueue(5).id)
+    assert pair.ids(pair.target) == set(ours)
+    assert pair.ids(pair.source) == set(theirs)
+    paused = [q.name for q in pair.source.run(pair.source.queues()) if q.paused_at is not None]
+    assert paused == [], "the other tenants go on"
+    route = pair.mover.cut_over(route)
+    assert [line for line in refusals(pair.source, pair.target, MAIL, route) if "has moved to" in line]
+    assert not [line for line in refusals(pair.source, pair.target, ALL, route) if "has moved" in line]
+
+
+def test_a_tenant_goes_back(pair: Pair) -> None:
+    ours = {pair.plain.using(tenant="acme").enqueue(n).id for n in range(3)}
+    route = pair.mover.drain(pair.opened(Scope(tenant="acme")))
+    route = pair.mover.drain(pair.mover.advance(pair.mover.turn_back(route)))
+    pair.mover.end_back(route)
+    assert (pair.ids(pair.source), pair.ids(pair.target)) == (ours, set())
+    assert [q for q in pair.source.run(pair.source.queues()) if q.paused_at is not None] == []
+
+
+def test_a_gate_that_a_tenant_shares_is_refused(pair: Pair) -> None:
+    pair.limited.using(tenant="acme").enqueue(1)
+    pair.limited.using(tenant="other").enqueue(2)
+    refused = refusals(pair.source, pair.target, Scope(tenant="acme"))
+    assert any("holds for jobs of tenant 'acme' and for others" in line for line in refused)
 
 
 def test_a_signal_goes_where_a_job_may_wait_for_it(pair: Pair) -> None:

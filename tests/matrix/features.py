@@ -16,6 +16,8 @@ from winch.core.gates.uses import gates_of
 
 DELAY = timedelta(milliseconds=500)
 LIMIT = 2
+# The slots of the one worker, and those that one job of the feature takes.
+CONCURRENCY, SLOTS = 48, 20
 RATE, PER = 2, timedelta(seconds=1)
 HOLD = timedelta(milliseconds=600)
 SHORT = "50ms"
@@ -192,6 +194,10 @@ def _limited(evidence: Evidence) -> Iterator[str]:
 
 def _rated(evidence: Evidence) -> Iterator[str]:
     yield from _has_gate(evidence, "rate")
+    yield from _at_rate(evidence)
+
+
+def _at_rate(evidence: Evidence) -> Iterator[str]:
     claims = sorted(
         event.at
         for record in evidence.jobs
@@ -201,6 +207,37 @@ def _rated(evidence: Evidence) -> Iterator[str]:
     for early, late in zip(claims, claims[RATE:], strict=False):
         if late - early < PER - TOLERANCE:
             yield f"{RATE + 1} claims within {late - early}, and {RATE} in {PER} are allowed"
+
+
+def _slotted(evidence: Evidence) -> Iterator[str]:
+    most = most_at_once(evidence.marks(role="call"))
+    if most * SLOTS > CONCURRENCY:
+        yield f"{most} handlers of {SLOTS} slots each ran at once, and the worker has {CONCURRENCY}"
+
+
+def bounded_queue(shape: str) -> str:
+    """The queue of a pair of which each worker runs so many jobs at once."""
+    return f"bounded-{shape}".replace(" ", "-")
+
+
+def rated_queue(shape: str) -> str:
+    """The queue of a pair of which each worker starts so many jobs in a time."""
+    return f"rated-{shape}".replace(" ", "-")
+
+
+def _in_queue(of: Callable[[str], str]) -> Callable[[Evidence], Iterator[str]]:
+    return _kept("queue", lambda trial: of(trial.pair.shape.name))
+
+
+def _bounded(evidence: Evidence) -> Iterator[str]:
+    yield from _in_queue(bounded_queue)(evidence)
+    if (most := most_at_once(evidence.marks(role="call"))) > LIMIT:
+        yield f"{most} handlers ran at once, and the worker's bound of their queue is {LIMIT}"
+
+
+def _queue_rated(evidence: Evidence) -> Iterator[str]:
+    yield from _in_queue(rated_queue)(evidence)
+    yield from _at_rate(evidence)
 
 
 def _fail_first(n: int, ctx: Context) -> None:
@@ -265,6 +302,17 @@ FEATURES = (
     Feature("fifo", _fifo, judge=_in_order),
     Feature("limit", task_options=lambda trial: {"limit": Limit(LIMIT)}, judge=_limited),
     Feature("rate", task_options=lambda trial: {"limit": Rate(RATE, per=PER)}, judge=_rated),
+    Feature("slots", task_options=lambda trial: {"slots": SLOTS}, judge=_slotted),
+    Feature(
+        "queue limit",
+        lambda trial, n: {"queue": bounded_queue(trial.pair.shape.name)},
+        judge=_bounded,
+    ),
+    Feature(
+        "queue rate",
+        lambda trial, n: {"queue": rated_queue(trial.pair.shape.name)},
+        judge=_queue_rated,
+    ),
     Feature(
         "tenant",
         lambda trial, n: {"tenant": trial.name},

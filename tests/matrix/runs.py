@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.history import History, Recorder, Verdict, check, gather
-from tests.matrix.features import FEATURES
+from tests.matrix.features import CONCURRENCY, FEATURES, LIMIT, PER, RATE, bounded_queue, rated_queue
 from tests.matrix.shapes import SHAPES
 from tests.matrix.trial import LATE, QUEUE, Evidence, Pair, Trial, number_of
 from winch import App, JobState, WinchError
@@ -20,6 +20,8 @@ from winch.storage.params import Event, JobFilter
 
 PAIRS = tuple(Pair(feature, shape) for feature in FEATURES for shape in SHAPES)
 LIVE = tuple(state for state in JobState if state not in FINAL)
+BOUNDED = tuple(bounded_queue(shape.name) for shape in SHAPES)
+RATED = tuple(rated_queue(shape.name) for shape in SHAPES)
 WINDOWS = 2
 # Nothing has changed for so long: what is left will never run.
 STANDSTILL = 12.0
@@ -42,7 +44,15 @@ def play(url: str, pairs: Sequence[Pair], folder: Path) -> Played:
     """Run these pairs on an empty store."""
     folder.mkdir(parents=True, exist_ok=True)
     recorder = Recorder(folder)
-    app = App(url, events="full", poll="100ms", sweep="500ms", concurrency=48)
+    app = App(
+        url,
+        events="full",
+        poll="100ms",
+        sweep="500ms",
+        concurrency=CONCURRENCY,
+        queue_limits=dict.fromkeys(BOUNDED, LIMIT),
+        queue_rates=dict.fromkeys(RATED, f"{RATE}/{PER.total_seconds():.0f}s"),
+    )
     app.migrate()
     try:
         trials = [Trial(app, recorder, pair) for pair in pairs]
@@ -64,7 +74,7 @@ async def _work(app: App, trials: Sequence[Trial]) -> dict[str, str]:
     growing = [
         trial for trial in trials if "schedule" in str(trial.pair) or "expires" in str(trial.pair)
     ]
-    async with app.worker(queues=[QUEUE, LATE]):
+    async with app.worker(queues=[QUEUE, LATE, *BOUNDED, *RATED]):
         await progress.until(lambda: all(_is_stored(app, trial) for trial in growing), GROWTH)
         for trial in trials:
             if trial.pair.shape.name == "schedule" and trial.refusal is None:

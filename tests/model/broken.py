@@ -25,6 +25,7 @@ from tests.model.gates import (
 from tests.model.handover import MoveDesign, MoveModel, MoveScope
 from tests.model.leases import LeaseDesign, LeaseModel, LeaseScope
 from tests.model.moving import StoreMoveDesign, StoreMoveModel
+from tests.model.moving_families import FamilyDesign, FamilyModel, FamilyScope
 from tests.model.moving_keys import KeyMoveDesign, KeyMoveModel
 from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
@@ -39,6 +40,8 @@ from tests.model.scopes import (
     BATCH_OF_ONE,
     BY_THE_HUNDRED,
     COMMANDS,
+    FAMILY_MOVES,
+    FAMILY_OF_ONE,
     FIFO_CALLBACK,
     FIFO_CHAIN,
     FIFO_CLOCK,
@@ -141,6 +144,12 @@ def _store_move_breaks(name: str, rule: Rule, design: StoreMoveDesign) -> Case:
     return Case(name, scope.name, rule, partial(explore, StoreMoveModel(design, scope), (rule,)))
 
 
+def _family_breaks(
+    name: str, rule: Rule, design: FamilyDesign, scope: FamilyScope = FAMILY_OF_ONE
+) -> Case:
+    return Case(name, scope.name, rule, partial(explore, FamilyModel(design, scope), (rule,)))
+
+
 def _key_move_breaks(name: str, design: KeyMoveDesign) -> Case:
     rule = Rule.MOVE_KEY
     return Case(name, KEY_MOVES.name, rule, partial(explore, KeyMoveModel(design, KEY_MOVES), (rule,)))
@@ -167,6 +176,17 @@ BROKEN: tuple[Case, ...] = (
     ),
     _command_breaks(
         "commands are numbered by clocks", Rule.COMMAND_ORDER, CommandDesign(numbers="clocks")
+    ),
+    # A flow that moves between stores.
+    _family_breaks("final members stay", Rule.MOVE_GONE, FamilyDesign(leaves="live ones")),
+    _family_breaks("members leave alone", Rule.EARLY, FamilyDesign(leaves="each alone")),
+    _family_breaks("a family grows while it leaves", Rule.EARLY, FamilyDesign(pauses_source=False)),
+    _family_breaks("an open flow leaves", Rule.EARLY, FamilyDesign(waits_until_closed=False)),
+    _family_breaks(
+        "a flow goes on in the other store",
+        Rule.EARLY,
+        FamilyDesign(goes_on="where the route leads"),
+        FAMILY_MOVES,
     ),
     # A unique key whose queue moves between stores.
     _key_move_breaks("producers are trusted to be quick", KeyMoveDesign(compares="never")),

@@ -20,6 +20,7 @@ from tests.model.gates import (
 from tests.model.handover import MoveDesign, MoveModel
 from tests.model.leases import LeaseDesign, LeaseModel
 from tests.model.moving import StoreMoveDesign, StoreMoveModel
+from tests.model.moving_families import FamilyDesign, FamilyModel
 from tests.model.moving_keys import KeyMoveDesign, KeyMoveModel
 from tests.model.notes import NoteDesign, NoteModel
 from tests.model.protocol import ProtocolModel
@@ -32,6 +33,8 @@ from tests.model.scopes import (
     BATCH_SCOPES,
     BY_THE_HUNDRED,
     COMMANDS,
+    FAMILY_MOVES,
+    FAMILY_OF_ONE,
     FIFO_CALLBACK,
     FIFO_CHAIN,
     FIFO_CLOCK,
@@ -225,6 +228,16 @@ HOLDS: tuple[Case, ...] = (
             ),
         )
         for scope in (STORE_MOVES, STORE_MOVE_OF_ONE)
+    ),
+    *(
+        Case(
+            "the protocol",
+            scope.name,
+            None,
+            partial(explore, FamilyModel(FamilyDesign(), scope)),
+            ("adds a member", "leaves and comes", "the callback runs", "the flow is closed"),
+        )
+        for scope in (FAMILY_MOVES, FAMILY_OF_ONE)
     ),
     Case(
         "the protocol",

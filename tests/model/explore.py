@@ -58,6 +58,7 @@ class Rule(enum.Enum):
     COMMAND_ORDER = "22: a command was carried out after one that was sent later"
     MOVE_LOST = "22: a job that moves is in neither store and in no parcel"
     MOVE_TWICE = "22: a job that moved ran in both stores, or again after its end"
+    MOVE_GONE = "22: a member of a flow that moves finds a member before it gone"
     MOVE_KEY = "22: two live jobs in two stores have one unique key"
     STALE_CANCEL = "I18: a job waits to run with a request to cancel on it"
 

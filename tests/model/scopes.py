@@ -22,6 +22,7 @@ from tests.model.gates import BatchScope, LimitScope
 from tests.model.handover import MoveScope
 from tests.model.leases import LeaseScope
 from tests.model.moving import StoreMoveScope
+from tests.model.moving_families import FamilyScope
 from tests.model.moving_keys import KeyMoveScope
 from tests.model.notes import NoteScope
 from tests.model.queue_rule import RuleScope
@@ -115,6 +116,8 @@ QUEUE_RULE = RuleScope("queue rule")
 QUEUE_RULE_DYING = RuleScope("queue rule, half set", setter_dies=True)
 STORE_MOVES = StoreMoveScope("moves between stores", deaths=2 if IS_ALL else 1)
 STORE_MOVE_OF_ONE = StoreMoveScope("move of one job", members=1)
+FAMILY_MOVES = FamilyScope("flows in moves")
+FAMILY_OF_ONE = FamilyScope("flow of one member in moves", calls=2)
 KEY_MOVES = KeyMoveScope("unique keys in moves", turns=3 if IS_ALL else 2, holds=4 if IS_ALL else 3)
 COMMANDS = CommandScope("commands", commands=3 if IS_ALL else 2)
 # With three steps and three faults it would be over a million states.

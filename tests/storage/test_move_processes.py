@@ -19,7 +19,7 @@ from winch.core.errors import ConfigError
 from winch.engine.moving import mover as mover_module
 from winch.engine.moving.carrying import LIVE, jobs_of
 from winch.engine.moving.mover import Mover
-from winch.engine.moving.route import MoveStep
+from winch.engine.moving.route import ALL, MoveStep
 from winch.storage.protocol import Driver
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
@@ -96,7 +96,7 @@ class Stage:
 
     def live(self, driver: Driver) -> list[str]:
         """The jobs of the key, in their order."""
-        found = [job for job in jobs_of(driver, None, LIVE) if "k" in (job.unique_key, job.fifo)]
+        found = [job for job in jobs_of(driver, ALL, LIVE) if "k" in (job.unique_key, job.fifo)]
         return [job.id for job in sorted(found, key=lambda job: job.seq or 0)]
 
 
@@ -125,7 +125,7 @@ def test_a_producer_that_was_slow_across_the_switch_is_refused_and_follows(
     stage = Stage(tmp_path, (name, "sqlite"), stack)
     producer = stage.producer(kind)
     assert said(producer) == ["reads"]
-    stage.mover.advance(stage.mover.begin(None))
+    stage.mover.advance(stage.mover.begin())
     using = stage.plain.using(unique="k") if kind == "unique" else stage.plain.using(fifo="k")
     ours = using.enqueue(2)
     assert ours.is_new
@@ -157,7 +157,7 @@ def test_a_transaction_under_way_keeps_the_route_from_being_opened(
     locked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
     while look.execute(locked).fetchone() != (1,):
         pass
-    route = stage.mover.begin(None)
+    route = stage.mover.begin()
     with pytest.raises(ConfigError, match="a transaction that stores jobs stays open"):
         stage.mover.advance(route)
     there = stage.mover.route()

@@ -15,7 +15,7 @@ from winch.engine.moving import mover as mover_module
 from winch.engine.moving.carrying import LIVE, jobs_of
 from winch.engine.moving.holding import SHUT
 from winch.engine.moving.mover import Mover
-from winch.engine.moving.route import MoveStep
+from winch.engine.moving.route import ALL, MoveStep
 from winch.storage.protocol import Driver
 from winch.testing.conformance import Target
 from winch.testing.conformance.bench import HOUR, Bench
@@ -34,7 +34,7 @@ WAITING = (JobState.SCHEDULED, JobState.READY, JobState.RETRYING)
 
 
 def all_of(driver: Driver) -> dict[str, JobRecord]:
-    return {job.id: job for job in jobs_of(driver, None, (*LIVE, JobState.DEAD))}
+    return {job.id: job for job in jobs_of(driver, ALL, (*LIVE, JobState.DEAD))}
 
 
 def member(bench: Bench, key: str) -> str:
@@ -63,7 +63,7 @@ def test_jobs_arrive_as_they_were_and_run_in_order(
     keys = [[member(bench, f"acct:{n}") for _ in range(4)] for n in range(3)]
     before = all_of(source)
     mover = Mover(source, target)
-    route = mover.advance(mover.begin(None))
+    route = mover.advance(mover.begin())
     keys[0].append(member(there, "acct:0"))  # of a producer that follows the route
     late = keys[0][-1]
     route = mover.drain(route)

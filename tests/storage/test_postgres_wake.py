@@ -26,12 +26,14 @@ from tests.storage.postgres_kit import (
     new_token,
     recorded,
 )
+from winch.core.gates.uses import FIFO, GateUse, with_gates
 from winch.core.job import Claim
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.fast.handover import ClaimingPostgresBell
 from winch.drivers.postgres.wakeups.listen import RENEW, PostgresBell
 from winch.storage.decide.waits import ALL, AWAITED_HEADER, EACH, JOB
 from winch.storage.params import ClaimParams
+from winch.storage.verbs import Verb
 
 pytestmark = pytest.mark.servers
 
@@ -292,6 +294,71 @@ def test_a_ring_costs_one_statement(store: Store) -> None:
 
     session = store.session()
     assert asyncio.run(work()) == ["claim.few"]
+
+
+def test_a_ring_after_a_job_with_gates_costs_one_statement_too(store: Store) -> None:
+    """It claims from gates first, which takes a plain job as well. After that one it is as before."""
+
+    async def work() -> list[list[str]]:
+        bell = claiming_bell(store.driver, ["default"])
+        sent: list[list[str]] = []
+
+        async def run(verb: Verb[Any]) -> Any:
+            again, steps = recorded(verb)
+            try:
+                return await store.driver.arun(again)
+            finally:
+                sent.append([step.sql.name for step in steps])
+
+        bell._run = run
+        members = [new_job(options=with_gates(None, [GateUse(f"fifo:{key}", FIFO)])) for key in "abc"]
+        for job in (*members, new_job(), new_job()):
+            await bell.arm()
+            # What a worker does between two jobs: it finds no other one.
+            assert await store.driver.arun(store.driver.claim(claim_of(store, session))) == []
+            verb = store.driver.claim(claim_of(store, session))
+            waiting = asyncio.ensure_future(bell.claim_when_rung(verb, 20))
+            await asyncio.sleep(0)
+            await store.driver.arun(store.driver.enqueue([job]))
+            assert [claim.id for claim in await waiting] == [job.id]
+        await bell.aclose()
+        await store.driver.aclose()
+        return sent
+
+    session = store.session()
+    first, *others = asyncio.run(work())
+    assert first == ["claim.few", "has_gated", "claim.gated"]
+    assert others == [["claim.gated"], ["claim.gated"], ["claim.gated"], ["claim.few"]]
+
+
+def test_a_claimed_job_starts_before_the_offer_is_withdrawn(store: Store) -> None:
+    """Its worker gets it as soon as the claim has it; the withdrawal is another round trip."""
+
+    async def work() -> None:
+        bell = claiming_bell(store.driver, ["default"])
+        await bell.arm()
+        seen: list[tuple[list[str], int]] = []
+
+        def arrived(claims: list[Claim]) -> None:
+            ((standing,),) = looking.execute("SELECT count(*) FROM winch.offer").fetchall()
+            seen.append(([claim.id for claim in claims], standing))
+
+        bell.on_claims = arrived
+        verb = store.driver.claim(claim_of(store, session))
+        waiting = asyncio.ensure_future(bell.claim_when_rung(verb, 20, is_idle=True))
+        while not looking.execute("SELECT FROM winch.offer").fetchall():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await store.driver.arun(store.driver.enqueue([job]))
+        assert [claim.id for claim in await waiting] == [job.id]
+        assert seen == [([job.id], 1)]
+        assert looking.execute("SELECT FROM winch.offer").fetchall() == []
+        await bell.aclose()
+        await store.driver.aclose()
+
+    job = new_job(options=with_gates(None, [GateUse("fifo:a", FIFO)]))
+    session = store.session()
+    with connected(store.url) as looking:
+        asyncio.run(work())
 
 
 def test_a_wait_that_is_ended_from_outside_claims_nothing(store: Store) -> None:

@@ -22,10 +22,10 @@ import msgspec
 from winch import App, Retry
 from winch.core.job import Claim, Failure
 from winch.core.lifecycle import JobState
-from winch.engine.observe.throughput import BOUNDS, HOUR, MINUTE, TaskRate
+from winch.engine.observe.queue_samples import HOURS, MINUTES, QueueSample, Sample
+from winch.engine.observe.throughput import BOUNDS, HOUR, MINUTE, Span, TaskRate
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import ClaimParams, Finish, NewSession
-from winch.web.pages.figures import BACKLOG, QueueSample, Sample
 
 # queue: (task, jobs a minute, seconds of a run, ready now)
 SHOP = {
@@ -111,11 +111,6 @@ def books(now: float) -> list[KvRecord]:
     lines = []
     for ago in range(60):
         minute, number = 59 - ago, last - ago
-        rates = {
-            queue: {task: _rate(dice, queue, minute, per_minute)}
-            for queue, (task, per_minute, _, _) in SHOP.items()
-            if per_minute
-        }
         samples = {}
         for queue, (_, per_minute, took, ready) in SHOP.items():
             waiting = int(per_minute * 0.05 * dice.uniform(0.7, 1.3)) or ready
@@ -128,28 +123,39 @@ def books(now: float) -> list[KvRecord]:
             slots=slots,
             busy=min(slots, int(44 + 6 * math.sin(minute / 5) + max(0, minute - 40))),
         )
-        for book, key, body, keep in (
-            (MINUTE.book, f"{number:010}-prepared", rates, MINUTE.keep),
-            (BACKLOG, f"{number:010}", sample, timedelta(days=31)),
-        ):
-            lines.append(
-                KvRecord(book=book, key=key, body=msgspec.json.encode(body).decode(), keep=keep)
-            )
+        body = msgspec.json.encode(sample).decode()
+        lines += [
+            KvRecord(book=MINUTES.name, key=f"{number:010}", body=body, keep=MINUTES.keep),
+            KvRecord(book=HOURS.name, key=f"{number // 60:010}", body=body, keep=HOURS.keep),
+        ]
+        lines += _lines(dice, minute, MINUTE, number)
     hour = int(now) // 3600
     for ago in range(24):
-        rates = {
-            queue: {task: _rate(dice, queue, 45 if ago < 1 else 0, per_minute * 60)}
-            for queue, (task, per_minute, _, _) in SHOP.items()
-            if per_minute
-        }
-        if ago % 7 == 3:
-            rates["mail"]["mail.send_receipt"].dead = 2
+        lines += _lines(dice, 45 if ago < 1 else 0, HOUR, hour - ago, deaths=ago % 7 == 3)
+    return lines
+
+
+def _lines(
+    dice: random.Random, minute: int, span: Span, number: int, *, deaths: bool = False
+) -> list[KvRecord]:
+    """What each worker has done in one span of time, as it writes it."""
+    lines = []
+    for place, (worker, _, queues, _) in enumerate(WORKERS):
+        rates = {}
+        for queue, (task, per_minute, _, _) in SHOP.items():
+            if per_minute and queue in queues:
+                workers = sum(queue in served for _, _, served, _ in WORKERS)
+                rates[queue] = {
+                    task: _rate(dice, queue, minute, per_minute * span.seconds / 60 / workers)
+                }
+                if deaths and queue == "mail":
+                    rates[queue][task].dead = 2
         lines.append(
             KvRecord(
-                book=HOUR.book,
-                key=f"{hour - ago:010}-prepared",
+                book=span.book,
+                key=f"{number:010}-{place:016x}-{worker}",
                 body=msgspec.json.encode(rates).decode(),
-                keep=HOUR.keep,
+                keep=span.keep,
             )
         )
     return lines

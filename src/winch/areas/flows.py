@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from winch.core.errors import ConfigError, FlowNotFound
-from winch.core.flow import FlowNote, member_id, tag_of
+from winch.core.flow import MOST_MEMBERS, FlowNote, member_id, tag_of
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, JobState
 from winch.core.values.ids import parse_id
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import actor, noted
 from winch.engine.client.twins import blocking, twin
-from winch.engine.flows.store import BOOK
+from winch.engine.flows.store import BOOK, members_page
 from winch.storage.kv_records import KvFilter
 from winch.storage.params import Acted, JobFilter
 
@@ -165,21 +165,17 @@ class Flows:
         if note.kind != "batch":
             return FlowInfo(id=flow_id, note=note, members=note.members)
         which = JobFilter(tag=tag_of(flow_id), limit=MOST_COUNTED)
-        page = yield self._client.driver().list_jobs(which)
-        counts = Counter(job.state for job in page.jobs)
-        return FlowInfo(id=flow_id, note=note, counts=counts, members=len(page.jobs))
+        jobs = yield from members_page(self._client.driver(), flow_id, which)
+        counts = Counter(job.state for job in jobs)
+        return FlowInfo(id=flow_id, note=note, counts=counts, members=len(jobs))
 
     def _members(self, flow_id: str) -> Operation[Members]:
         flow_id = parse_id(flow_id, "flow id")
-        found: Members = []
+        driver, found = self._client.driver(), list[JobRecord]()
         for tag in (f"{tag_of(flow_id)}:callback", tag_of(flow_id)):
-            after: str | None = None
-            while True:
-                page = yield self._client.driver().list_jobs(JobFilter(tag=tag, limit=PAGE, after=after))
-                found += page.jobs
-                after = page.next
-                if after is None:
-                    break
+            which = JobFilter(tag=tag, limit=MOST_MEMBERS)
+            has_inner = tag == tag_of(flow_id)
+            found += yield from members_page(driver, flow_id, which, has_inner=has_inner)
         found.reverse()
         return found
 

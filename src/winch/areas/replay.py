@@ -90,7 +90,7 @@ def replay(
         check_queue(to_queue)
     editor = _Editor(runtime.tasks, args, attempts, to_queue, runtime.keys(), force=force, patch=patch)
     size = PAGE
-    if per_second is not None:
+    if per_second is not None and not dry_run:
         size = max(1, min(PAGE, round(per_second / BATCHES_PER_SECOND)))
     tally = _Tally(is_dry_run=dry_run)
     began = time.monotonic()

@@ -67,6 +67,12 @@ def members_prefix(flow: str, name: str) -> str:
     return f"{flow[:8]}-{flow[9:13]}-7{digest[1:4]}-{variant}{digest[4:7]}-{digest[7:13]}"
 
 
+def range_of(flow: str) -> tuple[str, str]:
+    """The first id that a member of this flow may have, and one that is after all of them."""
+    alike = flow[:FLOW_ALIKE]
+    return f"{alike}-0000-0000-000000000000", f"{alike}-ffff-ffff-ffffffffffff"
+
+
 def members_prefix_of(job_id: str) -> str:
     """`members_prefix` of the member that has this id."""
     return job_id[: -len(numbered(0))]
@@ -102,3 +108,5 @@ class FlowNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tasks: tuple[str, ...] = ()
     nodes: tuple[tuple[str, str, int, tuple[str, ...]], ...] = ()
     """Name, task, how many, and the names before it."""
+    is_closed: bool = False
+    """Whether its producer has stored all members."""

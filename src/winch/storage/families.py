@@ -459,9 +459,13 @@ class ReadVerbs(Protocol):
         """How many jobs are in each state, counted up to `cap` each."""
         ...
 
-    def queues(self) -> Verb[list[QueueInfo]]:
+    def queues(self, *, cap: int | None = None) -> Verb[list[QueueInfo]]:
         """Every queue that has live jobs, settings, or a live session that serves it; by name. A store
-        may look for the oldest ready job among the first in line only."""
+        may look for the oldest ready job among the first in line only.
+
+        With a cap, a store that would count row by row stops there: at so many ready jobs of a queue,
+        and at so many jobs of the other states. `inexact` has the states whose number is then only a
+        part, or the queue is not in the list because none of its jobs was met."""
         ...
 
     def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:

@@ -291,7 +291,8 @@ class Acted(msgspec.Struct, frozen=True):
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list: all fields given must match. Newest first; `after` is a cursor."""
+    """Which jobs to list: all fields given must match. Newest first; `after` is a cursor, and `first`
+    the lowest id: a store looks at no job below it."""
 
     states: tuple[JobState, ...] = ()
     task: str | None = None
@@ -300,6 +301,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str | None = None
     limit: int = 50
     after: str | None = None
+    first: str | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -387,6 +389,9 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     pause_reason: str | None = None
     oldest_ready_at: datetime | None = None
     sessions: int = 0
+    inexact: frozenset[JobState] = frozenset()
+    """States whose number in `counts` is not exact: their jobs were counted up to a cap, or some seconds
+    ago."""
 
 
 class Depth(msgspec.Struct, frozen=True):

@@ -8,7 +8,9 @@ from typing import Protocol
 
 import msgspec
 
-from winch.core.flow import FLOW_HEADER, INPUTS_HEADER
+from winch.core import steps
+from winch.core.errors import InvalidPayload
+from winch.core.flow import INPUTS_HEADER
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.decide.unique import Holder
@@ -21,7 +23,7 @@ PARCELS = "parcel"
 # The record of `raise_fence` among them.
 FENCE = "fence"
 _LAST, _OPEN, _IN = "last/", "open/", "in/"
-_TIED = (FLOW_HEADER, INPUTS_HEADER, AWAITED_HEADER)
+_TIED = (INPUTS_HEADER, AWAITED_HEADER)
 
 _decode = msgspec.json.Decoder(tuple[JobRecord, ...])
 
@@ -38,24 +40,46 @@ NO_PARCEL = Parcel()
 
 
 def is_movable(job: JobRecord) -> bool:
-    """Whether the job may leave its store: it does not run, waits for no other job and no signal, and is
-    in no flow."""
-    if job.state is JobState.RUNNING or (job.state is JobState.BLOCKED and job.gate is None):
-        return False
-    return not any(header in job.headers for header in _TIED)
+    """Whether the job may leave its store alone: it does not run, and nothing ties it to others."""
+    return job.state is not JobState.RUNNING and not is_tied(job)
 
 
 def is_tied(job: JobRecord) -> bool:
-    """Whether the job waits for jobs or signals, or is in a flow: it ends where it began."""
-    if job.state is JobState.BLOCKED and job.gate is None:
+    """Whether the job waits for jobs or signals, or may be waited for: it leaves with all of its family,
+    or it ends where it began."""
+    if any(header in job.headers for header in _TIED):
         return True
-    return any(header in job.headers for header in _TIED)
+    return not job.state.is_final and waits_in_handler(job)
+
+
+def waits_in_handler(job: JobRecord) -> bool:
+    """Whether its handler waits for a signal or for its children, or has been woken and not run yet:
+    what it waits for is in its store."""
+    if job.state is JobState.BLOCKED and job.gate is None and INPUTS_HEADER not in job.headers:
+        return True
+    if job.checkpoint is None:
+        return False
+    if not steps.is_history(job.checkpoint):  # the handler's own checkpoint, or one that is encrypted
+        return INPUTS_HEADER not in job.headers and any(one.what == "waited" for one in job.history)
+    try:
+        head = steps.read(job.checkpoint)
+    except InvalidPayload:
+        return False
+    return head is not None and any(
+        step.kind in ("signal", "children") and not (step.is_done or step.is_failed)
+        for step in head.steps
+    )
+
+
+def takes_whole(jobs: Sequence[JobRecord], count: int) -> bool:
+    """Whether these are all of the `count` jobs of a family, and none of them runs."""
+    return len(jobs) == count and all(job.state is not JobState.RUNNING for job in jobs)
 
 
 def arriving(job: JobRecord) -> JobRecord:
-    """The job as its new store keeps it: one that waited at a gate is ready; a claim decides anew."""
+    """The job as its new store keeps it: one that waited is ready; a claim decides anew."""
     if job.state is JobState.BLOCKED:
-        return msgspec.structs.replace(job, state=JobState.READY, gate=None)
+        return msgspec.structs.replace(job, state=JobState.READY, gate=None, reason=None)
     return job
 
 
@@ -89,12 +113,19 @@ class MoveVerbs(Protocol):
     """Jobs leave a store for another one, or come from one. docs/protocol/move.md has the rules."""
 
     def move_out(
-        self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
+        self,
+        move: str,
+        number: int,
+        ids: Sequence[str],
+        *,
+        is_whole: bool = False,
+        now: datetime | None = None,
     ) -> Verb[Parcel]:
         """The parcel of this move that is open. Where none is and `number` is higher than that of every
         parcel before: take those of the jobs that `is_movable` allows out of the store and keep them in
-        a new parcel with this number, in one transaction. What a job had of its gates is free, as after
-        `delete`; no job that waits for it is woken wrongly, because none may be waited for."""
+        a new parcel with this number, in one transaction. With `is_whole` take all of them, whatever
+        ties them, or none: none where one runs or is not there. What a job had of its gates is free, as
+        after `delete`; no job that stays is woken wrongly, because none waits for one that leaves."""
 
     def move_in(
         self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None

@@ -31,6 +31,7 @@ from winch.web.search import Search
 BOOK = "operation"
 KEPT_FOR = timedelta(days=7)
 BATCH = 500
+WAIT = 0.3
 STALE = timedelta(minutes=2)
 MOST_READ = 10_000
 
@@ -53,9 +54,15 @@ class Operations:
         self._runners: set[asyncio.Task[None]] = set()
 
     async def start(
-        self, action: str, by: str, work: Callable[[Callable[..., None]], Operation[Any]], **fields: Any
+        self,
+        action: str,
+        by: str,
+        work: Callable[[Callable[..., None]], Operation[Any]],
+        *,
+        wait: float = WAIT,
+        **fields: Any,
     ) -> OperationOut:
-        """Begin; `work` gets a function that notes progress."""
+        """Begin; `work` gets a function that notes progress. Waits so many seconds for the end."""
         began = StoredOperation(
             id=f"{time.time_ns() // 1000:020}-{secrets.token_hex(4)}",
             action=action,
@@ -69,7 +76,7 @@ class Operations:
         self._runners.add(runner)
         runner.add_done_callback(self._runners.discard)
         # Most are done at once; then the answer has the result.
-        await asyncio.wait([runner], timeout=0.3)
+        await asyncio.wait([runner], timeout=wait)
         return self._own[began.id].shown()
 
     async def _run(

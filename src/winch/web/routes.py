@@ -14,7 +14,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from winch.core.errors import JobNotFound
+from winch.core.errors import InvalidPayload, JobNotFound
+from winch.core.values import codec
 from winch.web.access import Access, Narrowing, Right
 from winch.web.problems import Problem
 
@@ -127,3 +128,36 @@ class WebRoute:
         if self.needs == "public":
             return ()
         return tuple(name for name in access.narrowings if name not in self.applies)
+
+
+def read_json(raw: bytes, type_: type) -> Any:
+    """A body as its type: strict JSON, then the type's own rules."""
+    try:
+        value = codec.loads_strict(raw.decode(), what="the body")
+    except (UnicodeDecodeError, InvalidPayload) as error:
+        detail = str(error) if isinstance(error, InvalidPayload) else "the body is not UTF-8"
+        raise Problem("bad-request", detail) from error
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise Problem("invalid", f"the body is not as it should be: {error}") from error
+
+
+def read_query(request: Request, type_: type | None, *, is_page: bool) -> Any:
+    """The query as its type. An empty text is as good as none; a form of a page sends every field, so
+    there an empty number is too."""
+    if type_ is None:
+        return None
+    given: dict[str, str] = {}
+    empty: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in given or name in empty:
+            raise Problem("bad-request", f"the query has {name!r} twice")
+        codec.check_tree(value, f"{name} in the query")
+        (given if value else empty)[name] = value
+    try:
+        if empty and not is_page:
+            msgspec.convert(given | empty, type_, strict=False)
+        return msgspec.convert(given, type_, strict=False)
+    except msgspec.ValidationError as error:
+        raise Problem("invalid", f"the query is not as it should be: {error}") from error

@@ -9,7 +9,7 @@ import inspect
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -18,16 +18,20 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from winch.core.errors import DuplicateJob, InvalidPayload, WinchError
-from winch.core.values import codec
+from winch.core.errors import DuplicateJob, WinchError
+from winch.core.lifecycle import JobState
 from winch.core.values.ip_address import Network
 from winch.core.version import __version__
 from winch.engine.base.log import log
+from winch.engine.base.shared_reads import SharedReads
 from winch.engine.client.audit import Audit, noted_outside
 from winch.engine.client.contracts import Contract, stored_contract
+from winch.engine.observe import throughput
 from winch.engine.observe.prometheus import Fleet
+from winch.engine.observe.queue_counts import CAP, read_queues
 from winch.engine.observe.store_numbers import dead_letters
 from winch.engine.observe.store_timing import Timings, watch
+from winch.engine.observe.throughput import HOUR, Series, Span
 from winch.engine.observe.usage import ProcessUsage, read_usage
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import QueueInfo, SessionInfo
@@ -38,7 +42,7 @@ from winch.web.openapi import document
 from winch.web.operations import Operations
 from winch.web.pages import show
 from winch.web.problems import Problem, problem_of
-from winch.web.routes import WebCall, WebReply, WebRoute
+from winch.web.routes import WebCall, WebReply, WebRoute, read_json, read_query
 from winch.web.search import Search
 from winch.web.sessions import BrowserSessions
 from winch.web.throttle import Throttle
@@ -55,9 +59,10 @@ Authenticate = Callable[[Request], Access | Awaitable[Access | None] | None]
 BODY_SECONDS = 30.0
 MAX_TOKEN = 200
 MOST_CONTRACTS = 10_000
-# Polled by every open page; one read of the store serves all of them for this long.
+# Polled by every open page; one read of the store serves all of them for so long.
 CACHE_SECONDS = 0.5
-CACHE_TIMES = 5
+# Charts of hours need not be of this second, and read very many of them.
+HOURS_FOR = 60.0
 # Figures beside the navigation need not be of this second.
 SHELL_SECONDS = 5.0
 # How long a page waits for the counts beside its navigation.
@@ -93,7 +98,7 @@ class Site:
         self._opening = asyncio.Lock()
         self._shell: dict[str, int] = {}
         self._counting: asyncio.Task[None] | None = None
-        self._cache: dict[str, tuple[float, Any]] = {}
+        self._shared = SharedReads()
         self._contracts: dict[str, tuple[float, Contract]] = {}
         self.fleet: Fleet = Fleet()
         self.stored: Counter[tuple[str, str]] = Counter()
@@ -145,50 +150,56 @@ class Site:
         """Whether the store has been looked at, which public pages do not need."""
         return self._is_open
 
-    async def _cached(
-        self, name: str, read: Callable[[], Awaitable[Any]], seconds: float = CACHE_SECONDS
-    ) -> Any:
-        until, value = self._cache.get(name, (0.0, None))
-        began = time.monotonic()
-        if began > until:
-            value = await read()
-            now = time.monotonic()
-            # A look at a million jobs is shared for longer: open pages must not keep the store busy.
-            self._cache[name] = (now + max(seconds, CACHE_TIMES * (now - began)), value)
-        return value
-
     async def kept(self, name: str, read: Callable[[], Awaitable[Any]], seconds: float) -> Any:
         """What `read` returns, read again after so long at the earliest: open pages share it."""
-        return await self._cached(name, read, seconds)
+        return await self._shared.get(name, read, seconds)
+
+    async def series(self, span: Span, now: int, count: int, *, by_worker: bool = False) -> Series:
+        """The rates of the last `count` spans up to `now`; those of hours may be a minute old."""
+        found: Series = await self._shared.get(
+            f"series {span.book} {count} {now // span.seconds} {by_worker}",
+            lambda: self.client.arun(
+                throughput.read(self.driver, span, now, count, by_worker=by_worker)
+            ),
+            HOURS_FOR if span is HOUR else CACHE_SECONDS,
+        )
+        return found
+
+    async def counts(self) -> Mapping[JobState, int]:
+        """How many jobs are in each state, up to a cap each."""
+        found: Mapping[JobState, int] = await self._shared.get(
+            "counts", lambda: self.driver.arun(self.driver.counts(cap=CAP)), 1.0
+        )
+        return found
 
     def forget(self) -> None:
         """Something has changed: the next look is at the store."""
-        self._cache.clear()
+        self._shared.forget()
 
     async def queues(self) -> list[QueueInfo]:
-        found: list[QueueInfo] = await self._cached(
-            "queues", lambda: self.driver.arun(self.driver.queues())
+        found: list[QueueInfo] = await self._shared.get(
+            "queues", lambda: self.client.arun(read_queues(self.driver, time.time())), CACHE_SECONDS
         )
         return found
 
     async def dead_letters(self) -> dict[str, int]:
         """How many dead jobs of each task the store keeps."""
-        found: dict[str, int] = await self._cached(
-            "dead letters", lambda: self.client.arun(dead_letters(self.driver))
+        found: dict[str, int] = await self._shared.get(
+            "dead letters", lambda: self.client.arun(dead_letters(self.driver)), CACHE_SECONDS
         )
         return found
 
     async def live_sessions(self) -> list[SessionInfo]:
         """The live sessions of workers."""
-        found: list[SessionInfo] = await self._cached(
-            "sessions", lambda: self.driver.arun(self.driver.sessions())
+        found: list[SessionInfo] = await self._shared.get(
+            "sessions", lambda: self.driver.arun(self.driver.sessions()), CACHE_SECONDS
         )
         return [session for session in found if session.is_worker]
 
     async def usage(self) -> dict[str, ProcessUsage]:
         """What the processes of workers use, by session."""
-        found: dict[str, ProcessUsage] = await self._cached(
-            "usage", lambda: self.client.arun(read_usage(self.driver))
+        found: dict[str, ProcessUsage] = await self._shared.get(
+            "usage", lambda: self.client.arun(read_usage(self.driver)), CACHE_SECONDS
         )
         return found
 
@@ -204,7 +215,7 @@ class Site:
             }
 
         async def count() -> None:
-            self._shell = await self._cached("shell", read, SHELL_SECONDS)
+            self._shell = await self._shared.get("shell", read, SHELL_SECONDS)
 
         if self._counting is None or self._counting.done():
             self._counting = asyncio.create_task(count(), name="winch shell counts")
@@ -337,7 +348,7 @@ class Site:
             self._admit(route, call.access, how)
             if route.changes:
                 self._check_origin(request, how)
-            call.query = _read_query(request, route.query, is_page=route.is_page)
+            call.query = read_query(request, route.query, is_page=route.is_page)
             if route.is_page:
                 show.ZONE.set(show.known_zone(request.cookies.get("winch-zone", "UTC")))
             if route.changes:
@@ -455,36 +466,3 @@ async def _raw_body(request: Request) -> bytes:
         ) from None
     except ClientDisconnect:
         raise Problem("bad-request", "the body ended early") from None
-
-
-def read_json(raw: bytes, type_: type) -> Any:
-    """A body as its type: strict JSON, then the type's own rules."""
-    try:
-        value = codec.loads_strict(raw.decode(), what="the body")
-    except (UnicodeDecodeError, InvalidPayload) as error:
-        detail = str(error) if isinstance(error, InvalidPayload) else "the body is not UTF-8"
-        raise Problem("bad-request", detail) from error
-    try:
-        return msgspec.convert(value, type_)
-    except msgspec.ValidationError as error:
-        raise Problem("invalid", f"the body is not as it should be: {error}") from error
-
-
-def _read_query(request: Request, type_: type | None, *, is_page: bool) -> Any:
-    """The query as its type. An empty text is as good as none; a form of a page sends every field, so
-    there an empty number is too."""
-    if type_ is None:
-        return None
-    given: dict[str, str] = {}
-    empty: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
-        if name in given or name in empty:
-            raise Problem("bad-request", f"the query has {name!r} twice")
-        codec.check_tree(value, f"{name} in the query")
-        (given if value else empty)[name] = value
-    try:
-        if empty and not is_page:
-            msgspec.convert(given | empty, type_, strict=False)
-        return msgspec.convert(given, type_, strict=False)
-    except msgspec.ValidationError as error:
-        raise Problem("invalid", f"the query is not as it should be: {error}") from error

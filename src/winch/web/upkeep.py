@@ -29,11 +29,11 @@ from winch.engine.maintenance.rescuer import Rescuer
 from winch.engine.maintenance.ticker import Ticker
 from winch.engine.observe.alerts import alerts_of
 from winch.engine.observe.heartbeat_file import keep_heartbeat_file
+from winch.engine.observe.queue_samples import lines_of, sample_of
 from winch.engine.observe.throughput import RateWriter, Tally
 from winch.engine.supervisor.heartbeat import Heart
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import Declared, NewSession
-from winch.web.pages.figures import sample_line
 
 if TYPE_CHECKING:
     from winch.app import App
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from winch.storage.protocol import Driver
 
 SAMPLE_EVERY = 10.0
+# All jobs of all queues are counted: where that takes long it is done less often.
+SAMPLE_SHARE = 20.0
+# The first pages of a new server do not wait for its first sample.
+SAMPLE_DELAY = 3.0
 
 
 class Proof(Service):
@@ -143,17 +147,23 @@ class Sampler(Service):
     name = "sampler"
     is_vital = False
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, *, delay: float = 0.0) -> None:
         super().__init__()
         self._driver = driver
+        self._delay = delay
 
     async def run_once(self) -> float:
+        if self._delay:
+            delay, self._delay = self._delay, 0.0
+            return self.unasked(delay)
+        began = time.monotonic()
         queues = await self._driver.arun(self._driver.queues())
+        spent = time.monotonic() - began
         sessions = await self._driver.arun(self._driver.sessions())
         workers = [session for session in sessions if session.is_worker]
-        line = sample_line(queues, workers, time.time())
-        await self._driver.arun(self._driver.kv_put([line]))
-        return SAMPLE_EVERY
+        now = time.time()
+        await self._driver.arun(self._driver.kv_put(lines_of(sample_of(queues, workers, now), now)))
+        return max(SAMPLE_EVERY, SAMPLE_SHARE * spent)
 
 
 class Upkeep:
@@ -188,7 +198,7 @@ class Upkeep:
                 ),
                 RateWriter(driver, tally),
                 Pruner(driver),
-                Sampler(driver),
+                Sampler(driver, delay=SAMPLE_DELAY),
                 alerts_of(driver, settings),
             ]
             schedules = self._app.runtime.schedules

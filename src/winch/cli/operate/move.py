@@ -17,13 +17,15 @@ from winch.core.errors import ConfigError, SchemaMismatch
 from winch.core.values.size import format_size
 from winch.engine.moving import checks
 from winch.engine.moving.mover import Mover
-from winch.engine.moving.route import MoveStep, Route
+from winch.engine.moving.route import MoveStep, Route, Scope
 from winch.storage.protocol import Driver, advice
 
 
 @click.command()
 @click.option("--to", metavar="URL", help="The store that the jobs go to; by default move_to.")
 @click.option("--queue", "-Q", metavar="QUEUE", help="Move this queue alone.")
+@click.option("--also", metavar="QUEUE", multiple=True, help="And this one; may be given again.")
+@click.option("--tenant", metavar="TENANT", help="Move the jobs of this tenant alone.")
 @click.option("--history", is_flag=True, help="Move completed and cancelled jobs, too.")
 @click.option("--resume", is_flag=True, help="Continue a move that was interrupted.")
 @click.option("--cutover", is_flag=True, help="End the move: no live job is left where it began.")
@@ -36,6 +38,8 @@ def move(
     options: StoreOptions,
     to: str | None,
     queue: str | None,
+    also: tuple[str, ...],
+    tenant: str | None,
     history: bool,
     resume: bool,
     cutover: bool,
@@ -50,6 +54,11 @@ def move(
     """
     if cutover + back + resume > 1:
         raise click.UsageError("give one of --resume, --cutover and --back")
+    if also and queue is None:
+        raise click.UsageError("--also adds a queue to the one of --queue")
+    if tenant is not None and queue is not None:
+        raise click.UsageError("give --queue or --tenant: a tenant moves with all its queues")
+    scope = Scope(queues=() if queue is None else tuple(dict.fromkeys((queue, *also))), tenant=tenant)
     with opened(options) as app, opened_target(app, to) as target:
         source = getattr(app.ready(), "source", app.driver)
         tell = remark if options.as_json else say
@@ -59,11 +68,11 @@ def move(
             mover.check_target(route)
         try:
             if dry_run:
-                _dry_run(options, mover, queue, history=history)
+                _dry_run(options, mover, scope, history=history)
             elif cutover or back or resume:
                 _continue(app, mover, route, cutover=cutover, back=back)
             else:
-                _begin(app, mover, queue, history=history, yes=yes)
+                _begin(app, mover, scope, history=history, yes=yes)
         finally:
             mover.release()
         if options.as_json and not dry_run:
@@ -92,16 +101,16 @@ def opened_target(app: App, to: str | None) -> Iterator[Driver]:
         target.close()
 
 
-def _begin(app: App, mover: Mover, queue: str | None, *, history: bool, yes: bool) -> None:
-    if reasons := checks.refusals(mover.source, mover.target, queue):
+def _begin(app: App, mover: Mover, scope: Scope, *, history: bool, yes: bool) -> None:
+    if reasons := checks.refusals(mover.source, mover.target, scope, mover.route()):
         raise ConfigError("nothing was moved: " + "; ".join(reasons))
-    what = "everything" if queue is None else f"queue {queue!r}"
+    what = str(scope)
     may_go_on(
         f"Move {what} from {mover.source.describe()} to {mover.target.describe()}? Producers must have "
         "move_to set.",
         yes=yes,
     )
-    route = mover.begin(queue, final_too=history)
+    route = mover.begin(scope, final_too=history)
     noted(app, "begin move", what, to=route.address)
     _finish(mover, route)
 
@@ -129,9 +138,9 @@ def _continue(app: App, mover: Mover, route: Route | None, *, cutover: bool, bac
         _finish(mover, route)
 
 
-def _dry_run(options: StoreOptions, mover: Mover, queue: str | None, *, history: bool) -> None:
-    found = checks.sizes(mover.source, queue, final_too=history)
-    reasons = checks.refusals(mover.source, mover.target, queue)
+def _dry_run(options: StoreOptions, mover: Mover, scope: Scope, *, history: bool) -> None:
+    found = checks.sizes(mover.source, scope, final_too=history)
+    reasons = checks.refusals(mover.source, mover.target, scope, mover.route())
     if options.as_json:
         emit_json({**msgspec.to_builtins(found), "refused": reasons})
         return
@@ -140,7 +149,7 @@ def _dry_run(options: StoreOptions, mover: Mover, queue: str | None, *, history:
     for state, count in sorted(found.by_state.items()):
         say(f"{state}: {count:,}")
     say(f"together {format_size(found.bytes)}, about {found.seconds:g} s")
-    if found.stays:
-        remark(f"{found.stays:,} jobs wait for others or are waited for: they end where they are")
+    for name, why in sorted(found.stays.items()):
+        remark(f"{name} stays: {why}")
     for reason in reasons:
         remark(f"refused: {reason}")

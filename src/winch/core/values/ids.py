@@ -158,6 +158,14 @@ def is_alias(value: str) -> bool:
     return bool(value.strip()) and value.isprintable() and not is_hex
 
 
+def is_id(value: str) -> bool:
+    """Whether a text is an id as Winch writes it."""
+    try:
+        return str(uuid.UUID(value)) == value
+    except ValueError:
+        return False
+
+
 def parse_id(value: str | uuid.UUID, name: str = "id") -> str:
     """The canonical text of an id given by a caller; raises ConfigError when it is not a UUID."""
     if isinstance(value, uuid.UUID):

@@ -216,7 +216,7 @@ def prelude(text: str) -> str:
         lines.append(f"local RAMP_STEP, RAMP_STEPS = {RAMP_STEP}, {RAMP_STEPS}")
     if "AWAITED" in text:
         lines.append(f"local AWAITED = '\"{AWAITED_HEADER}\":'")
-    if "FLOW" in text:
+    if "FLOW" in text or "INPUTS" in text:
         lines.append(f"local FLOW, INPUTS = '\"{FLOW_HEADER}\":', '\"{INPUTS_HEADER}\":'")
         lines.append(f"local FLOW_ALIKE, STILL_AWAITED = {FLOW_ALIKE}, {_micros(STILL_AWAITED)}")
     if "UNDO_LIVES" in text:

@@ -34,6 +34,7 @@ from winch.engine.flows.store import (
     send,
     store_members,
     write_note,
+    write_outer,
 )
 from winch.engine.tasks.task import Bound, check_call, check_whole
 from winch.storage.decide.waits import (
@@ -132,6 +133,7 @@ class Batch:
         """The FIFO keys of the callbacks, those of outer batches too, which come before all members."""
         self._outer: Batch | None = None
         self._outers: tuple[Callbacks, ...] = ()  # those of the batches around this one
+        self._is_noted = False
         self._is_open = True
         self._has_jobs = False  # whether something of it may be stored
         self._inside: list[Batch] = []
@@ -280,12 +282,22 @@ class Batch:
                     self._turns += (new.fifo,)
                 waits.append((new.id, [Wait(signal_key(gate_of(self.id)))]))
         self._has_jobs = True
+        yield from self._note_outers()
         note = FlowNote(name=self.name, kind="batch", members=0, tasks=self._kinds)
         yield from write_note(self._client, self.id, note, self._conn)
         yield from send(self._client, jobs, waits, self._conn)
 
+    def _note_outers(self) -> Operation[None]:
+        """Note once which batches this one is in. What a member adds goes into a batch that is noted."""
+        if self._outers and self._claim is None and not self._is_noted:
+            assert self._client is not None  # noqa: S101  # begun before
+            outers = [one.batch for one in self._outers]
+            yield from write_outer(self._client, self.id, outers, self._conn)
+            self._is_noted = True
+
     def _add(self, calls: Sequence[Bound[Any] | Flow]) -> Operation[list[Job[Any]]]:
         handles: list[Job[Any]] = []
+        yield from self._note_outers()
         for is_flow, some in itertools.groupby(calls, lambda call: isinstance(call, Flow)):
             for chunk in _chunks(list(some), 1 if is_flow else CHUNK):
                 if is_flow:
@@ -377,6 +389,8 @@ class Batch:
             waits += [(one, [Wait(key) for key in (*members, *callbacks)]) for one in outer.ids()]
         if waits:
             yield from store_members(self._client, [], waits, self._conn, None)
+        note = FlowNote(name=self.name, kind="batch", members=0, tasks=self._kinds, is_closed=True)
+        yield from write_note(self._client, self.id, note, self._conn)
         yield from self._client.signal(gate_of(self.id), 1, "stored", self._conn)
 
 

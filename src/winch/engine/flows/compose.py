@@ -249,14 +249,15 @@ class Flow:
         members = self._members(flow, client)
         jobs, waits = next_chunk(members)
         is_one = len(jobs) < CHUNK
-        yield from write_note(client, flow, self._note(), conn)
+        yield from write_note(client, flow, self._note(is_closed=is_one), conn)
         while jobs:
             if not is_one:
                 waits = [(job_id, [*before, Wait(signal_key(gate))]) for job_id, before in waits]
             yield from send(client, jobs, waits, conn)
             jobs, waits = next_chunk(members)
         if not is_one:
-            yield from write_note(client, flow, self._note(), conn)  # how many there are is known now
+            # How many there are is known now.
+            yield from write_note(client, flow, self._note(is_closed=True), conn)
             yield from client.signal(gate, 1, "stored", conn)
         last = tuple((node.name, node.count) for node in self._nodes if not node.is_awaited)
         return FlowHandle(client, flow, self.name, self.kind, last, is_list=self._is_list)
@@ -309,7 +310,7 @@ class Flow:
                 yield new, waits
             node.count = number + 1
 
-    def _note(self) -> FlowNote:
+    def _note(self, *, is_closed: bool) -> FlowNote:
         nodes = tuple(
             (node.name, node.task, node.count, tuple(before.name for before, _ in node.after))
             for node in self._nodes[:MAX_NODES]
@@ -319,6 +320,7 @@ class Flow:
             kind=self.kind,
             members=sum(node.count for node in self._nodes),
             nodes=nodes,
+            is_closed=is_closed,
         )
 
 

@@ -21,7 +21,9 @@ from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Cancel, Outcome, Settled
 from winch.core.values import codec
+from winch.engine.base import operation
 from winch.engine.base.encryption import Keyring, unseal
+from winch.engine.flows.store import members_page
 from winch.storage.decide.waits import all_key, death_key
 from winch.storage.params import Ending, JobFilter
 
@@ -107,7 +109,7 @@ async def _callback(driver: Driver, inputs: Inputs, args: str) -> str | Outcome:
 
     async def members(*states: JobState, limit: int = 1) -> Sequence[JobRecord]:
         which = JobFilter(states=states, tag=tag_of(inputs.flow), limit=limit)
-        return (await driver.arun(driver.list_jobs(which))).jobs
+        return await operation.arun(driver, members_page(driver, inputs.flow, which))
 
     if inputs.wants == "death" and await members(JobState.DEAD):
         return args

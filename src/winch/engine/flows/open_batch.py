@@ -152,6 +152,8 @@ def _check_members(client: Client, batch: OpenBatch, jobs: Sequence[NewJob]) -> 
 
 def commit(client: Client, batch: OpenBatch) -> Operation[None]:
     """Let the callbacks run as soon as the members allow it. A repeat changes nothing."""
+    note = FlowNote(name=batch.name, kind="batch", members=0, tasks=batch.kinds, is_closed=True)
+    yield from write_note(client, batch.id, note, None)
     yield from client.signal(gate_of(batch.id), 1, "stored", None)
 
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from winch.core.errors import LostClaim, StorageUnavailable
-from winch.core.flow import FlowNote, Inputs
-from winch.core.job import keep_awaited
+from winch.core.flow import FLOW_ALIKE, FlowNote, Inputs, range_of
+from winch.core.job import JobRecord, keep_awaited
 from winch.engine.base.operation import OnConnection, Operation, Sleep
 from winch.engine.tasks.task import Bound
 from winch.storage.decide.waits import AWAITED_HEADER
-from winch.storage.kv_records import KvRecord
-from winch.storage.params import ClaimRef, Enqueued, NewJob, Wait
+from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import ClaimRef, Enqueued, JobFilter, NewJob, Wait
+from winch.storage.protocol import Driver
 
 if TYPE_CHECKING:
     from winch.engine.client.client import Client
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 CHUNK = 500
 PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
 BOOK = "flow"
+# Which batches are inside which, as OUTER/INNER.
+INNER_BOOK = "flow.inner"
 KEEP_NOTE = timedelta(days=180)
 
 Waits = list[tuple[str, list[Wait]]]
@@ -121,6 +124,42 @@ def write_note(client: Client, flow_id: str, note: FlowNote, conn: object) -> Op
     body = msgspec.json.encode(note).decode()
     verb = driver.kv_put([KvRecord(book=BOOK, key=flow_id, body=body, keep=KEEP_NOTE)])
     yield verb if conn is None else OnConnection(conn, verb)
+
+
+def write_outer(client: Client, inner: str, outers: Sequence[str], conn: object) -> Operation[None]:
+    """Keep which batches are around this one, before it has members: they are members of those, and
+    their ids are beside their own batch's."""
+    driver = client.driver()
+    lines = [
+        KvRecord(book=INNER_BOOK, key=f"{outer}/{inner}", body="{}", keep=KEEP_NOTE) for outer in outers
+    ]
+    verb = driver.kv_put(lines)
+    yield verb if conn is None else OnConnection(conn, verb)
+
+
+def members_page(
+    driver: Driver, flow: str, which: JobFilter, *, has_inner: bool = True
+) -> Operation[list[JobRecord]]:
+    """Members of a flow, newest id first, up to the limit of `which`. They are looked for where their
+    ids are: a walk over all jobs takes as long as the store is large."""
+    flows = {flow[:FLOW_ALIKE]: flow}
+    if has_inner:
+        lines = yield driver.kv_list(
+            KvFilter(book=INNER_BOOK, after=f"{flow}/", before=f"{flow}0", limit=10_000)
+        )
+        flows |= {line.key[-36:][:FLOW_ALIKE]: line.key[-36:] for line in lines}
+    found: list[JobRecord] = []
+    for alike in sorted(flows, reverse=True):
+        first, last = range_of(flows[alike])
+        while len(found) < which.limit:
+            size = min(which.limit - len(found), CHUNK)
+            asked = msgspec.structs.replace(which, after=last, first=first, limit=size)
+            page = yield driver.list_jobs(asked)
+            found += page.jobs
+            if page.next is None:
+                break
+            last = page.next
+    return found
 
 
 def inputs_text(inputs: Inputs) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
@@ -9,6 +10,8 @@ from winch.core.gates.uses import is_gated
 from winch.core.job import JobRecord, to_micros
 from winch.core.lifecycle import JobState
 from winch.core.steps import PAGE_BOOK, PAGED_BOOK, page_span
+from winch.engine.moving.families import Family, families
+from winch.engine.moving.route import Scope
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import JobFilter
 from winch.storage.parcels import Parcel, is_movable, is_tied
@@ -18,6 +21,8 @@ WAITING = (JobState.SCHEDULED, JobState.BLOCKED, JobState.READY, JobState.RETRYI
 # Jobs of one parcel, and of one page that is read.
 PARCEL = 250
 PAGE = 500
+# How long a claim may take that had begun before its queue was paused.
+SETTLED = 0.1
 LIVE = (*WAITING, JobState.RUNNING)
 # The task of jobs that hold a FIFO key in the target while a member of it still runs in the source.
 HOLDER = "winch.move"
@@ -42,12 +47,12 @@ class Carrier:
         source: Driver,
         target: Driver,
         name: str,
-        queue: str | None,
+        scope: Scope,
         still_mine: Callable[[], None] = lambda: None,
     ) -> None:
         self.source = source
         self.target = target
-        self.queue = queue
+        self.scope = scope
         self.moved: int = 0
         self._name = name
         self._still_mine = still_mine
@@ -55,7 +60,7 @@ class Carrier:
 
     def jobs(self, states: Sequence[JobState], task: str | None = None) -> Iterator[JobRecord]:
         """The jobs of the move in these states, newest first."""
-        for place, job in enumerate(jobs_of(self.source, self.queue, states, task)):
+        for place, job in enumerate(jobs_of(self.source, self.scope, states, task)):
             if place % PAGE == 0:
                 self._still_mine()
             yield job
@@ -80,10 +85,29 @@ class Carrier:
             self.send(ids[start : start + PARCEL])
         return self.moved - before
 
-    def send(self, ids: Sequence[str]) -> None:
+    def carry_families(self, pause: Callable[[], None]) -> int:
+        """Move the jobs that wait for each other, each family in one parcel; returns how many went. One
+        of which a member runs stays for now: it may add members."""
+        self.settle()
+        before = self.moved
+        if self._ready_families():
+            pause()
+            time.sleep(SETTLED)  # a claim that had begun is seen from now on
+            for family in self._ready_families():
+                self.send([job.id for job in family.jobs], is_whole=True)
+        return self.moved - before
+
+    def _ready_families(self) -> list[Family]:
+        found = families(self.source, self.jobs(LIVE), self._covers)
+        return [one for one in found if one.stays is None and not one.is_running]
+
+    def _covers(self, job: JobRecord) -> bool:
+        return self.scope.covers(job.queue, job.tenant)
+
+    def send(self, ids: Sequence[str], *, is_whole: bool = False) -> None:
         """One parcel."""
         self._still_mine()
-        parcel = self.source.run(self.source.move_out(self._name, self._next(), ids))
+        parcel = self.source.run(self.source.move_out(self._name, self._next(), ids, is_whole=is_whole))
         self._deliver(parcel)
 
     def put(self, jobs: Sequence[JobRecord]) -> None:
@@ -127,8 +151,9 @@ class Carrier:
         return (job for job in self.jobs(LIVE) if job.state is JobState.RUNNING or is_tied(job))
 
     def tied(self) -> int:
-        """How many live jobs end in the source, because they wait or are waited for."""
-        return sum(is_tied(job) for job in self.jobs(LIVE))
+        """How many live jobs end in the source, because of what they wait for."""
+        found = families(self.source, self.jobs(LIVE), self._covers)
+        return sum(not job.state.is_final for one in found if one.stays for job in one.jobs)
 
     def left(self) -> int:
         """How many live jobs of the move are in the source, or on their way."""
@@ -137,7 +162,7 @@ class Carrier:
 
     def holders(self) -> list[JobRecord]:
         """The jobs in the target that hold FIFO keys for members that run in the source."""
-        return list(jobs_of(self.target, self.queue, WAITING, HOLDER))
+        return list(jobs_of(self.target, self.scope, WAITING, HOLDER))
 
     def end_holders(self) -> int:
         """Take those away whose member does not run in the source any more, and is not there; returns
@@ -158,19 +183,20 @@ class Carrier:
 
 
 def jobs_of(
-    driver: Driver, queue: str | None, states: Sequence[JobState], task: str | None = None
+    driver: Driver, scope: Scope, states: Sequence[JobState], task: str | None = None
 ) -> Iterator[JobRecord]:
-    """The jobs of a queue, or of all, newest first."""
-    after = None
-    while True:
-        page = driver.run(
-            driver.list_jobs(
-                JobFilter(states=tuple(states), queue=queue, task=task, limit=PAGE, after=after)
+    """The jobs in scope, newest first in each queue."""
+    for queue in scope.queues or (None,):
+        after = None
+        while True:
+            which = JobFilter(states=tuple(states), queue=queue, task=task, limit=PAGE, after=after)
+            page = driver.run(driver.list_jobs(which))
+            # A job that holds the key of a tenant's job has no tenant.
+            yield from (
+                job for job in page.jobs if scope.covers(job.queue, job.tenant) or job.task == HOLDER
             )
-        )
-        yield from page.jobs
-        if (after := page.next) is None:
-            return
+            if (after := page.next) is None:
+                break
 
 
 def records_of(

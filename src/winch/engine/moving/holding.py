@@ -17,6 +17,7 @@ from winch.core.values.ids import random_id
 from winch.engine.client.backpressure import BOOK as QUEUE_SETTINGS
 from winch.engine.client.backpressure import read_settings
 from winch.engine.moving.carrying import HOLDER, LIVE, RUNNER, Carrier, copy_book, records_of
+from winch.engine.moving.route import Scope
 from winch.storage.decide.schedules import Adopt, Answered, Pause, Remove, ScheduleRow, read_definition
 from winch.storage.kv_records import KvRecord
 from winch.storage.protocol import Driver
@@ -110,24 +111,25 @@ def _limits_of(jobs: Iterator[JobRecord]) -> set[str]:
 # -- schedules --------------------------------------------------------------------------------------
 
 
-def schedules_of(driver: Driver, queue: str | None) -> list[ScheduleRow]:
+def schedules_of(driver: Driver, scope: Scope) -> list[ScheduleRow]:
     """The schedules whose jobs are in scope."""
-    return [
-        row
-        for row in driver.run(driver.schedules()).found
-        if queue is None or read_definition(row.definition).job.queue == queue
-    ]
+    return [row for row in driver.run(driver.schedules()).found if scope.is_all or _is_in(scope, row)]
+
+
+def _is_in(scope: Scope, row: ScheduleRow) -> bool:
+    job = read_definition(row.definition).job
+    return scope.covers(job.queue, job.tenant)
 
 
 def announce_schedules(carrier: Carrier) -> None:
     """Have the target know the schedules and tick none of them."""
-    for row in schedules_of(carrier.source, carrier.queue):
+    for row in schedules_of(carrier.source, carrier.scope):
         _adopt(carrier, row, is_held=True)
 
 
 def hand_schedules_over(carrier: Carrier) -> None:
     """Have the source tick none of them any more, then the target from the window on that came last."""
-    for row in schedules_of(carrier.source, carrier.queue):
+    for row in schedules_of(carrier.source, carrier.scope):
         if row.paused_at is not None and not is_ours(row.pause_reason):
             continue  # a person has paused it, and it stays so in both
         change = Pause(reason=f"{BY}: another store ticks it")
@@ -167,16 +169,20 @@ def forget_schedules(driver: Driver) -> None:
 def copy_settings(carrier: Carrier) -> None:
     """What people have set in the source, where the target has no setting of its own."""
     source, target = carrier.source, carrier.target
-    for book in COPIED if carrier.queue is None else (QUEUE_SETTINGS,):
+    scope = carrier.scope
+    if scope.tenant is not None:  # its queues are those of others, too
+        copy_effects(carrier)
+        return
+    for book in COPIED if scope.is_all else (QUEUE_SETTINGS,):
         for record in records_of(source, book):
-            if carrier.queue in (None, record.key):
+            if scope.is_all or record.key in scope.queues:
                 target.run(target.kv_swap(KvRecord(book=book, key=record.key, body=record.body)))
     for queue, one in read_settings(list(records_of(target, QUEUE_SETTINGS))).items():
-        if carrier.queue in (None, queue):
+        if scope.covers(queue, None):
             is_strict = one.order is Order.STRICT
             rule = QueueRule(concurrency=one.concurrency, is_strict=is_strict)
             target.run(target.set_queue(queue, rule))
-    if carrier.queue is None and (specs := live_limits(source)):
+    if scope.is_all and (specs := live_limits(source)):
         target.run(target.set_limits(dict(specs), by=BY))
     copy_effects(carrier)
 

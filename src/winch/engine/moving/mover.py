@@ -12,20 +12,23 @@ from typing import Any, TypeVar
 from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
 from winch.engine.moving import holding
-from winch.engine.moving.carrying import Carrier, is_ordered
+from winch.engine.moving.carrying import LIVE, Carrier, is_ordered, jobs_of
 from winch.engine.moving.holding import BY, is_ours
 from winch.engine.moving.plans import parcels_of
 from winch.engine.moving.route import (
+    ALL,
     BOOK,
     EPOCH,
     IDLE_LAG,
     LOCK,
     LONGEST_HOLD,
+    PROTOCOL,
     ROUTE,
     STORE,
     MoveRecords,
     MoveStep,
     Route,
+    Scope,
     look,
     swap,
 )
@@ -67,12 +70,12 @@ class Mover:
     def _records(self, driver: Driver) -> MoveRecords:
         return _run(driver, look(driver))
 
-    def begin(self, queue: str | None, *, final_too: bool = False) -> Route:
+    def begin(self, scope: Scope = ALL, *, final_too: bool = False) -> Route:
         """Announce a move. Everything was checked before."""
         self._hold_lock()
         before = self.route()
         if before is not None and before.step is not MoveStep.DONE:
-            raise ConfigError(f"{_what(before)} already moves to {before.address}; pass --resume")
+            raise ConfigError(f"{before.scope} already moves to {before.address}; pass --resume")
         there = self._records(self.target)
         if there.route is not None:  # of an earlier move, which led here
             self._forget_route(self.target, there.epoch)
@@ -80,14 +83,15 @@ class Mover:
             nonce=secrets.token_hex(8),
             move=secrets.token_hex(4),
             step=MoveStep.ANNOUNCED,
-            target=self._target_id(),
+            store=self._target_id(),
             address=self.target.describe(),
             epoch=max(there.epoch, self._records(self.source).epoch) + 1,
-            queue=queue,
+            protocol=PROTOCOL,
+            scope=scope,
             final_too=final_too,
         )
         self._change(before, route)
-        self._tell(f"announced: {_what(route)} moves to {route.address}")
+        self._tell(f"announced: {route.scope} moves to {route.address}")
         return route
 
     def _forget_route(self, driver: Driver, epoch: int) -> None:
@@ -102,9 +106,9 @@ class Mover:
 
     def check_target(self, route: Route) -> None:
         """Refuse another store than that of the move."""
-        if self._records(self.target).store != route.target:
+        if self._records(self.target).store != route.store:
             raise ConfigError(
-                f"{_what(route)} moves to {route.address}, which is not {self.target.describe()}"
+                f"{route.scope} moves to {route.address}, which is not {self.target.describe()}"
             )
 
     def _change(self, before: Route | None, after: Route) -> Route:
@@ -149,7 +153,7 @@ class Mover:
         """What carries the jobs in the direction of this step."""
         back = route.step.is_back if is_back is None else is_back
         stores = (self.target, self.source) if back else (self.source, self.target)
-        return Carrier(*stores, parcels_of(route.move, is_back=back), route.queue, self._hold_lock)
+        return Carrier(*stores, parcels_of(route.move, is_back=back), route.scope, self._hold_lock)
 
     # -- from step to step -------------------------------------------------------------------------
 
@@ -250,6 +254,7 @@ class Mover:
         route = self._change(route, route.changed(limits=tuple(sorted({*route.limits, *shut}))))
         count = carrier.carry(is_ordered)
         self._tell(f"carried {count} jobs with an order, a key, a limit or a tenant")
+        self._tell(f"carried {carrier.carry_families(lambda: None)} jobs that wait for each other")
         holding.hand_schedules_over(carrier)
         route = self._change(route, route.changed(step=freed))
         self._resume(carrier.target, route, unless=holding.capped_queues(carrier))
@@ -258,8 +263,11 @@ class Mover:
     # -- queues ------------------------------------------------------------------------------------
 
     def _queues(self, driver: Driver, route: Route) -> list[str]:
-        if route.queue is not None:
-            return [route.queue]
+        if route.scope.tenant is not None:
+            stores = (self.source, self.target)
+            return sorted({job.queue for one in stores for job in jobs_of(one, route.scope, LIVE)})
+        if route.scope.queues:
+            return list(route.scope.queues)
         return [queue.name for queue in driver.run(driver.queues())]
 
     def _note_pauses(self, route: Route) -> Route:
@@ -296,6 +304,7 @@ class Mover:
         carrier = self.carrier(route)
         carrier.carry(is_ordered)
         carrier.carry(lambda job: True)
+        carrier.carry_families(lambda: self._pause(carrier.source, route))
         carrier.carry(lambda job: True, [JobState.DEAD])
         if route.final_too:
             carrier.carry(lambda job: True, [JobState.COMPLETED, JobState.CANCELLED])
@@ -305,8 +314,8 @@ class Mover:
             route = self._change(route, route.changed(limits=shut))
         holding.copy_effects(carrier)
         self._resume(carrier.target, route, unless=holding.capped_queues(carrier))
-        if carrier.tied():
-            self._resume(carrier.source, route)  # they end where they began
+        if route.scope.tenant is not None or carrier.tied():
+            self._resume(carrier.source, route)  # other tenants go on; what is tied ends where it began
         else:
             self._pause(carrier.source, route)
         return route, carrier.left() + held
@@ -345,10 +354,6 @@ class Mover:
         time.sleep(IDLE_LAG)
         self._resume(self.target, route)
         self._tell(f"back: all jobs are in {self.source.describe()} again")
-
-
-def _what(route: Route) -> str:
-    return "everything" if route.queue is None else f"queue {route.queue!r}"
 
 
 def _run(driver: Driver, operation: Generator[Any, Any, T]) -> T:

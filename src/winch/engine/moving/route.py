@@ -26,6 +26,10 @@ IDLE_LAG, LAG = 1.0, 0.03
 LONGEST_HOLD = 0.1
 
 
+# What producers of this release keep; one that reads a higher number stores nothing.
+PROTOCOL = 2
+
+
 class MoveStep(StrEnum):
     """How far a move is. `back` ones lead from the target to the source again."""
 
@@ -57,12 +61,37 @@ class MoveStep(StrEnum):
         return self is not MoveStep.ANNOUNCED
 
 
+class Scope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What moves: all, some queues, or the jobs of a tenant in all queues."""
+
+    queues: tuple[str, ...] = ()
+    tenant: str | None = None
+
+    @property
+    def is_all(self) -> bool:
+        return not self.queues and self.tenant is None
+
+    def covers(self, queue: str, tenant: str | None) -> bool:
+        if self.tenant is not None and tenant != self.tenant:
+            return False
+        return not self.queues or queue in self.queues
+
+    def __str__(self) -> str:
+        if self.tenant is not None:
+            return f"tenant {self.tenant!r}"
+        names = ", ".join(map(repr, self.queues))
+        return f"queue{'s' if len(self.queues) > 1 else ''} {names}" if names else "everything"
+
+
+ALL = Scope()
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The record. `nonce` differs in every version of it and stands first, so that a swap names one
-    version. `target` is the id that the mover has given to the target store.
+    version. `store` is the id that the mover has given to the target.
 
+    - `protocol`: what producers must keep.
     - `epoch`: the number that fenced enqueues give: see docs/protocol/move.md.
-    - `queue`: the only queue that moves; None: all.
     - `paused`, `target_paused`: the queues that people had paused, with their reasons.
     - `limits`: the limits that the target holds shut, with what was set there before.
     """
@@ -70,10 +99,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nonce: str
     move: str
     step: MoveStep
-    target: str
+    store: str
     address: str
+    protocol: int
     epoch: int = 0
-    queue: str | None = None
+    scope: Scope = ALL
     paused: dict[str, str | None] = {}
     limits: tuple[str, ...] = ()
     final_too: bool = False
@@ -81,9 +111,6 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def changed(self, **fields: object) -> Route:
         """The next version."""
         return msgspec.structs.replace(self, nonce=secrets.token_hex(8), **fields)
-
-    def covers(self, queue: str) -> bool:
-        return self.queue is None or self.queue == queue
 
     @property
     def text(self) -> str:
@@ -112,11 +139,17 @@ def read_routes(records: list[KvRecord]) -> MoveRecords:
         try:
             route = msgspec.json.decode(bodies[ROUTE], type=Route)
         except msgspec.ValidationError as error:
-            raise ConfigError(
-                f"a move is under way that a later release of Winch has begun ({error}); upgrade here"
-            ) from error
+            raise _later(str(error)) from error
+        if route.protocol > PROTOCOL:
+            raise _later(f"protocol {route.protocol}, here {PROTOCOL}")
     epoch = int(bodies.get(EPOCH, "0")) if route is None else route.epoch
     return MoveRecords(route, bodies.get(STORE), epoch)
+
+
+def _later(why: str) -> ConfigError:
+    return ConfigError(
+        f"a move is under way that another release of Winch has begun ({why}); upgrade this process"
+    )
 
 
 def look(driver: Driver) -> Operation[MoveRecords]:

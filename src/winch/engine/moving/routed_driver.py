@@ -13,13 +13,14 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from winch.core.errors import ConfigError
+from winch.core.flow import FLOW_HEADER, tag_of
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Sleep
 from winch.engine.moving.plans import On, Plan, RoutedVerb, answers_there, parcels_now, plain_of, sent_to
 from winch.engine.moving.route import IDLE_LAG, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
 from winch.storage.decide.unique import Holder
-from winch.storage.decide.waits import Sent
+from winch.storage.decide.waits import ALL, AWAITED_HEADER, Sent
 from winch.storage.params import (
     Acted,
     ClaimRef,
@@ -143,9 +144,9 @@ class RoutedDriver:
         if self._monotonic() - self._read_at >= (IDLE_LAG if route is None else LAG):
             began = self._monotonic()
             route, _, epoch = yield from sent_to(self.source, look(self.source))
-            if route is not None and route.target != self._is_target:
+            if route is not None and route.store != self._is_target:
                 _, self._is_target, _ = yield from sent_to(self.target, look(self.target))
-                if route.target != self._is_target:
+                if route.store != self._is_target:
                     self._warn(route)
                     route = None
             if route is None:
@@ -208,24 +209,30 @@ class RoutedDriver:
         while left:
             route = yield from self._settled() if is_fenced else self._current()
             here: list[NewJob] = []
-            to = self.source
+            there: list[NewJob] = []
+            to = other = self.source
             if route is not None and (route.step.to_target or route.step.is_back):
-                here = [job for job in left if route.covers(job.queue)]
                 to, other = self._both(route)
+                here = [job for job in left if _is_led(job, route)]
+                begun = yield from _begun_in(other, flows_of(here))
+                there = [job for job in here if flows_of([job]) & begun]
+                here = [job for job in here if not flows_of([job]) & begun]
                 decided = yield from self._decided(here, other, route, is_repeat=is_repeat)
                 if decided is None:
                     yield Sleep(PAUSE)
                     continue
                 stored |= decided
-            ids = {job.id for job in here}
+            ids = {job.id for job in (*here, *there)}
             epoch = self._epoch_of(route) if is_fenced else None
             for store, some in (
                 (to, [job for job in here if job.id not in stored]),
+                (other, there),
                 (self.source, [job for job in left if job.id not in ids]),
             ):
                 if not some:
                     continue
-                answers = yield from _stored(store, some, epoch, is_repeat=is_repeat, now=now)
+                fence = None if some is there else epoch  # a flow that has begun stays together
+                answers = yield from _stored(store, some, fence, is_repeat=is_repeat, now=now)
                 if answers is None:
                     # In a cluster some of them may be stored, so the next call repeats them.
                     self._read_at, is_repeat = float("-inf"), True
@@ -285,12 +292,15 @@ class RoutedDriver:
         def plan() -> Plan[list[Enqueued] | None]:
             route = yield from self._settled()
             to = self.source
-            if route is not None and all(route.covers(job.queue) for job in jobs):
-                to = self._both(route)[0]
-            awaiting = {waiting for waiting, _ in waits} - {job.id for job in jobs}
-            if awaiting and to is self.target:  # a flow that has begun ends where it is
-                there: list[Ending | None] = yield On(self.source, self.source.results([*awaiting]))
-                to = self.source if any(there) else to
+            if route is not None and all(_is_led(job, route) for job in jobs):
+                to, other = self._both(route)
+                # A flow that has begun goes on where it is, and so do the callbacks of its batch.
+                awaiting = {waiting for waiting, _ in waits} - {job.id for job in jobs}
+                there: list[Ending | None] = []
+                if awaiting:
+                    there = yield On(other, other.results([*awaiting]))
+                if any(there) or (yield from _begun_in(other, flows_of(jobs))):
+                    to = other
             verb = to.enqueue_after(jobs, waits, is_repeat=is_repeat, now=now)
             answers: list[Enqueued] | None = yield On(to, verb)
             return answers
@@ -420,6 +430,29 @@ def is_bound(job: NewJob) -> bool:
     """Whether it matters to which store the job goes: it has a key, a place in an order, or a given id,
     which one store must decide on."""
     return job.unique_key is not None or job.fifo is not None or job.is_given_id
+
+
+def flows_of(jobs: Sequence[NewJob]) -> set[str]:
+    """The flows that these jobs are members or callbacks of."""
+    return {job.headers[FLOW_HEADER] for job in jobs if job.headers and FLOW_HEADER in job.headers}
+
+
+def _is_led(job: NewJob, route: Route) -> bool:
+    """Whether the job goes where the route leads. A child goes where its parent runs: workers of this
+    process claim from the source alone."""
+    is_child = bool(job.headers) and not job.headers.get(AWAITED_HEADER, ALL).startswith(ALL)
+    return not is_child and route.scope.covers(job.queue, job.tenant)
+
+
+def _begun_in(store: Driver, flows: set[str]) -> Plan[set[str]]:
+    """Those of the flows that have jobs in this store."""
+    found = set()
+    for flow in sorted(flows):
+        for tag in (tag_of(flow), f"{tag_of(flow)}:callback"):
+            page: Page = yield On(store, store.list_jobs(JobFilter(tag=tag, limit=1)))
+            if page.jobs:
+                found.add(flow)
+    return found
 
 
 def _stored(

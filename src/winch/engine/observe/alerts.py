@@ -106,7 +106,8 @@ def _of_queues(rules: AlertRules, queues: Iterable[QueueInfo], now: datetime) ->
     for queue in queues:
         ready = queue.counts.get(JobState.READY, 0)
         if rules.depth is not None and ready >= rules.depth:
-            text = f"queue {queue.name} has {ready:,} ready jobs"
+            more = " or more" if JobState.READY in queue.inexact else ""
+            text = f"queue {queue.name} has {ready:,}{more} ready jobs"
             yield Alert(rule="depth", target=queue.name, value=ready, text=text)
         if queue.oldest_ready_at is None or queue.paused_at is not None:
             continue
@@ -168,6 +169,10 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+# A look counts so many jobs of a queue, or as many as the rule asks for.
+CAP = 10_000
+
+
 class _Look(msgspec.Struct, frozen=True):
     by: str
     at: datetime
@@ -192,7 +197,7 @@ class Alerts(Service):
         driver, now = self._driver, datetime.now(UTC)
         if await self._is_done_by_another(now):
             return LOOK_EVERY * random.uniform(0.5, 1.0)  # noqa: S311  # not to look all at once
-        queues = await driver.arun(driver.queues())
+        queues = await driver.arun(driver.queues(cap=max(CAP, self._rules.depth or 0)))
         series = await arun(driver, throughput.read(driver, MINUTE, int(time.time()), MINUTES))
         schedules = await arun(driver, _schedules(driver))
         dead = await arun(driver, dead_letters(driver))

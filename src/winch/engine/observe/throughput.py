@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 
 import msgspec
 
@@ -82,8 +83,18 @@ class TaskRate(msgspec.Struct, omit_defaults=True):
     """How long the attempts of each tenant ran together, in seconds."""
 
     def add(self, other: TaskRate) -> None:
-        for name in _COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        # Spelled out: a chart of a month adds up fifty thousand of them, and a loop over the names took
+        # three times as long.
+        self.completed += other.completed
+        self.failed += other.failed
+        self.dead += other.dead
+        self.cancelled += other.cancelled
+        self.snoozed += other.snoozed
+        self.crashed += other.crashed
+        self.timeouts += other.timeouts
+        self.enqueued += other.enqueued
+        self.lost += other.lost
+        self.given_up += other.given_up
         for place, number in other.run.items():
             self.run[place] = self.run.get(place, 0) + number
         for place, number in other.wait.items():
@@ -384,19 +395,35 @@ class RateWriter(Service):
 
 @dataclass
 class Series:
-    """Rates over time: one entry for each span from `start` (in spans since the epoch) on."""
+    """Rates over time: one entry for each span from `start` (in spans since the epoch) on. Sums over all
+    queues and tasks are made once, and shared: no caller changes them."""
 
     span: Span
     start: int
     rates: list[Rates] = field(default_factory=list)
+
+    @cached_property
+    def _all(self) -> list[TaskRate]:
+        return [_sum(rate for tasks in one.values() for rate in tasks.values()) for one in self.rates]
+
+    @cached_property
+    def _tasks(self) -> dict[str, TaskRate]:
+        found: dict[str, TaskRate] = {}
+        for one in self.rates:
+            for tasks in one.values():
+                for task, rate in tasks.items():
+                    found.setdefault(task, TaskRate()).add(rate)
+        return found
 
     @property
     def times(self) -> list[int]:
         """The beginning of each span, in seconds since the epoch."""
         return [(self.start + n) * self.span.seconds for n in range(len(self.rates))]
 
-    def merged(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> list[TaskRate]:
+    def merged(self, wanted: Callable[[str, str], bool] | None = None) -> list[TaskRate]:
         """One rate for each span, of the queues and tasks that are wanted."""
+        if wanted is None:
+            return self._all
         return [
             _sum(
                 rate
@@ -407,16 +434,11 @@ class Series:
             for one in self.rates
         ]
 
-    def total(self, wanted: Callable[[str, str], bool] = lambda *_: True) -> TaskRate:
+    def total(self, wanted: Callable[[str, str], bool] | None = None) -> TaskRate:
         return _sum(self.merged(wanted))
 
     def by_task(self) -> dict[str, TaskRate]:
-        found: dict[str, TaskRate] = {}
-        for one in self.rates:
-            for tasks in one.values():
-                for task, rate in tasks.items():
-                    found.setdefault(task, TaskRate()).add(rate)
-        return found
+        return self._tasks
 
 
 def _sum(rates: Iterable[TaskRate]) -> TaskRate:
@@ -444,7 +466,9 @@ def read(
             for queue, tasks in msgspec.json.decode(line.body, type=Rates).items():
                 name = queue if worker is None else worker
                 for task, rate in tasks.items():
-                    into.setdefault(name, {}).setdefault(task, TaskRate()).add(rate)
+                    there = into.setdefault(name, {}).setdefault(task, rate)
+                    if there is not rate:
+                        there.add(rate)
         if len(lines) < 2000:
             return series
         after = lines[-1].key

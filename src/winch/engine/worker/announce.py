@@ -13,12 +13,13 @@ from winch.storage.protocol import Driver
 
 class WorkerStarted(msgspec.Struct, frozen=True, tag="started"):
     """A child claims jobs from now on: of these queues, for so many tasks, so many at once. `uses` has
-    one task for each queue that the app's tasks use."""
+    one task for each queue that the app's tasks use. `pushes`: it sends jobs of any task to URLs."""
 
     queues: tuple[str, ...]
     tasks: int
     slots: int
     uses: dict[str, str]
+    pushes: bool = False
 
 
 def announce(started: WorkerStarted, *, app: str, store: str, processes: int) -> None:
@@ -29,7 +30,7 @@ def announce(started: WorkerStarted, *, app: str, store: str, processes: int) ->
         app,
         store,
         ", ".join(started.queues),
-        _number(started.tasks, "task"),
+        "pushes jobs of any task" if started.pushes else _number(started.tasks, "task"),
         _number(processes, "process", "processes"),
         _number(started.slots, "slot"),
     )

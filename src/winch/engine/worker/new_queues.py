@@ -16,7 +16,7 @@ async def known_queues(driver: Driver, runtime: Runtime) -> set[str]:
     """The queues that a task uses or the store knows, but for those that are pushed to a URL: they have
     workers of their own."""
     used = {task.options.queue for task in runtime.tasks}
-    found = used | {queue.name for queue in await driver.arun(driver.queues())}
+    found = used | {queue.name for queue in await driver.arun(driver.queues(cap=1))}
     return found - runtime.pushed.keys()
 
 

@@ -277,6 +277,7 @@ class Worker:
                 for task in tasks
                 if task.options.queue not in self._runtime.pushed
             },
+            pushes=self._pushes,
         )
 
     async def _choose_queues(self) -> None:

@@ -361,8 +361,8 @@ class Bench:
     def counts(self, cap: int = 10_000) -> Mapping[JobState, int]:
         return self.call(self.driver.counts(cap=cap))
 
-    def queues(self) -> list[QueueInfo]:
-        return self.call(self.driver.queues())
+    def queues(self, cap: int | None = None) -> list[QueueInfo]:
+        return self.call(self.driver.queues(cap=cap))
 
     def sessions(self, *, is_ended_too: bool = False) -> list[SessionInfo]:
         return self.call(self.driver.sessions(is_ended_too=is_ended_too))

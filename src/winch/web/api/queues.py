@@ -27,6 +27,7 @@ from winch.engine.observe.task_times import task_times
 from winch.engine.tasks.options import check_queue
 from winch.storage.params import DeadGroup, GroupFilter, JobFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
+from winch.web.operations import WAIT
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (
@@ -250,8 +251,9 @@ async def replay(call: WebCall) -> WebReply:
     return WebReply(done, 202, {"location": location})
 
 
-async def start_replay(call: WebCall, body: ReplayBody) -> OperationOut:
-    """Begin to make dead jobs ready again; the API and the dashboard share it."""
+async def start_replay(call: WebCall, body: ReplayBody, *, wait: float = WAIT) -> OperationOut:
+    """Begin to make dead jobs ready again; the API and the dashboard share it. Waits so many seconds
+    for the end."""
     if call.access.is_narrow and body.ids is None:
         raise Problem("forbidden", "a token with a scope replays by ids")
     if body.to_queue is not None and not call.access.serves(body.to_queue):
@@ -295,7 +297,7 @@ async def start_replay(call: WebCall, body: ReplayBody) -> OperationOut:
         note(matched=done.matched, acted=done.replayed, refused=done.refused, note=reasons)
 
     done = await call.site.operations.start(
-        "replay", call.by, work, credential=call.access.credential, is_dry_run=body.dry_run
+        "replay", call.by, work, wait=wait, credential=call.access.credential, is_dry_run=body.dry_run
     )
     call.note(
         done.id,

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from winch.core.values.ids import is_id
 from winch.engine.client.audit import AuditLine
 from winch.web.access import EVERY_NARROWING
 from winch.web.api.queues import audit_lines
-from winch.web.pages.base import page
+from winch.web.pages.base import page, part
 from winch.web.pages.enqueue import cell
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import AuditQuery
@@ -20,6 +21,13 @@ from winch.web.schemas import AuditQuery
 ON_A_PAGE = 100
 MOST_IN_A_FILE = 10_000
 SINCE = {"": "any time", "1h": "1 hour", "24h": "24 hours", "7d": "7 days", "30d": "30 days"}
+# A word of an action, and where the page of its object is.
+PLACES = {
+    "queue": "/queues/",
+    "move jobs": "/queues/",
+    "schedule": "/schedules/",
+    "dead group": "/dead/",
+}
 FIELDS = ("actor", "action", "target", "since")
 
 
@@ -50,7 +58,7 @@ async def audit_page(call: WebCall) -> Response:
         call,
         "audit.html",
         title="Audit",
-        lines=lines,
+        lines=[(line, place_of(line)) for line in lines],
         chosen=chosen,
         is_filtered=any(chosen.values()),
         since=SINCE,
@@ -58,6 +66,16 @@ async def audit_page(call: WebCall) -> Response:
         actions=sorted({line.action for line in latest}),
         next=lines[-1].id if len(lines) == ON_A_PAGE else None,
     )
+
+
+def place_of(line: AuditLine) -> str:
+    """Where the object of a line is to be seen: its page, where it has one."""
+    if is_id(line.target):
+        return f"/flows/{line.target}" if "flow" in line.action else f"/jobs/{line.target}"
+    kind = next((kind for kind in PLACES if kind in line.action), None)
+    if kind is None or not line.target:
+        return ""
+    return f"{PLACES[kind]}{part(line.target)}"
 
 
 async def audit_csv(call: WebCall) -> Response:

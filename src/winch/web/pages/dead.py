@@ -28,6 +28,7 @@ from winch.web.api.dead import mark_group, start_discard
 from winch.web.api.queues import marks_for, start_replay, visible_groups
 from winch.web.draw.frames import blocks
 from winch.web.draw.sparks import trend
+from winch.web.operations import WAIT
 from winch.web.pages.base import go, link, one, page, part
 from winch.web.pages.show import short_name, zone
 from winch.web.pages.sure import ask, is_sure
@@ -40,6 +41,8 @@ MOST_GROUPS = 200
 # What a group has in common is read from so many of its newest jobs.
 SAMPLED = 200
 MOST_VALUES = 3
+# How long a preview counts before it is shown without an end.
+PREVIEW_WAIT = 3.0
 ACTIONS = ("open", "ignored", "resolved", "note", "preview", "one", "replay", "discard")
 TABS = {"open": ("open", "back"), "ignored": ("ignored",), "resolved": ("resolved",)}
 
@@ -238,7 +241,7 @@ async def _replay(call: WebCall, fingerprint: str, action: str) -> Response:
         limit=1 if action == "one" else None,
         dry_run=action == "preview",
     )
-    done = await start_replay(call, body)
+    done = await start_replay(call, body, wait=PREVIEW_WAIT if action == "preview" else WAIT)
     if action != "preview":
         return go(call, f"/operations/{part(done.id)}")
     if done.state == "failed":

@@ -15,7 +15,6 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from winch.core.lifecycle import JobState
-from winch.engine.observe import throughput
 from winch.engine.observe.throughput import HOUR
 from winch.storage.params import DeadGroup, GroupFilter, QueueInfo
 from winch.web.api.queues import CAP
@@ -144,7 +143,7 @@ async def _read(call: WebCall) -> Values:
     queues: list[QueueInfo] = await site.queues()
     sessions = await site.live_sessions()
     groups: list[DeadGroup] = await driver.arun(driver.groups(GroupFilter(limit=50)))
-    day = await site.client.arun(throughput.read(driver, HOUR, int(time.time()), 24))
+    day = await site.series(HOUR, int(time.time()), 24)
     tasks = {name: rate.ended for name, rate in day.by_task().items()}
     for session in sessions:
         for name in session.tasks:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Operation
-from winch.engine.observe import throughput
+from winch.engine.observe.queue_samples import QueueSample, Sample, book_of
 from winch.engine.observe.throughput import HOUR, MINUTE, Series, Span, TaskRate, percentile
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.web.draw.charts import Chart, ChartRow, drawn
 from winch.web.pages.show import clock, span
 
 if TYPE_CHECKING:
-    from winch.storage.params import QueueInfo, SessionInfo
     from winch.storage.protocol import Driver
 
 # name -> (resolution, spans, spans in one moment)
@@ -31,7 +29,6 @@ RANGES = {
     "30d": (HOUR, 720, 12),
 }
 GROUPS = ("outcome", "queue", "task", "tenant", "worker")
-BACKLOG = "rate.backlog"
 TONES = ("tone-a", "tone-b", "tone-c", "tone-d")
 OTHERS = "tone-e"
 MOST_MOMENTS = 72
@@ -40,44 +37,6 @@ MINUTES_FOR = 24 * 3600
 LONGEST = 35 * 86_400
 SHORTEST = 30
 AIM_SHOWN = 4
-
-
-class QueueSample(msgspec.Struct, frozen=True):
-    ready: int
-    running: int
-
-
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """What was there in one minute: written by servers, the last one of a minute counts."""
-
-    queues: dict[str, QueueSample]
-    slots: int
-    busy: int
-
-
-def busy_slots(sessions: Sequence[SessionInfo]) -> int:
-    """How many slots run a job. A worker may hold more jobs than that: it claims some ahead."""
-    return sum(min(session.running, session.slots) for session in sessions)
-
-
-def sample_line(queues: list[QueueInfo], sessions: list[SessionInfo], now: float) -> KvRecord:
-    """This minute's sample as a line of the books."""
-    sample = Sample(
-        queues={
-            queue.name: QueueSample(
-                queue.counts.get(JobState.READY, 0), queue.counts.get(JobState.RUNNING, 0)
-            )
-            for queue in queues[:200]
-        },
-        slots=sum(session.slots for session in sessions),
-        busy=busy_slots(sessions),
-    )
-    return KvRecord(
-        book=BACKLOG,
-        key=f"{int(now) // 60:010}",
-        body=msgspec.json.encode(sample).decode(),
-        keep=timedelta(days=31),
-    )
 
 
 @dataclass(frozen=True)
@@ -142,22 +101,20 @@ def window_of(name: str, start: int, end: int, now: int) -> Window:
     return Window(chosen, resolution, count, fold, now)
 
 
-def read_rates(driver: Driver, window: Window, *, by_worker: bool = False) -> Operation[Series]:
-    return throughput.read(driver, window.span, window.end, window.count, by_worker=by_worker)
-
-
 def read_samples(driver: Driver, window: Window) -> Operation[dict[int, Sample]]:
     """The last sample of each moment, by its place."""
-    first, last = window.start // 60, window.end // 60
-    found: dict[int, Sample] = {}
-    which = KvFilter(book=BACKLOG, after=f"{first - 1:010}", before=f"{last + 1:010}", limit=50_000)
+    book, seconds = book_of(window.span), window.span.seconds
+    first, last = window.start // seconds, window.end // seconds
+    which = KvFilter(book=book.name, after=f"{first - 1:010}", before=f"{last + 1:010}", limit=5000)
     lines: list[KvRecord] = yield driver.kv_list(which)
-    step = window.step // 60
+    newest: dict[int, str] = {}
     for line in lines:
-        place = (int(line.key[:10]) - first) // step
-        if 0 <= place < window.moments:
-            found[place] = msgspec.json.decode(line.body, type=Sample)
-    return found
+        newest[(int(line.key[:10]) - first) // window.fold] = line.body
+    return {
+        place: msgspec.json.decode(body, type=Sample)
+        for place, body in sorted(newest.items())
+        if 0 <= place < window.moments
+    }
 
 
 def first_time(window: Window, series: Series, samples: dict[int, Sample]) -> int:
@@ -172,7 +129,7 @@ def fold(
     series: Series, window: Window, wanted: Callable[[str, str], bool] | None = None
 ) -> list[TaskRate]:
     """One rate for each moment of the window; the series may begin before it."""
-    merged = series.merged() if wanted is None else series.merged(wanted)
+    merged = series.merged(wanted)
     merged = merged[len(merged) - window.count :]
     folded = []
     for start in range(0, window.moments * window.fold, window.fold):

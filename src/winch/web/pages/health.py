@@ -12,6 +12,7 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.alerting import AlertRules
 from winch.core.values.size import format_size
 from winch.engine.observe.alerts import KeptAlert
+from winch.engine.observe.queue_counts import counted
 from winch.engine.observe.throughput import Series, TaskRate, percentile
 from winch.engine.observe.usage import ProcessUsage
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
@@ -94,8 +95,9 @@ def _counted(on_time: int, number: int) -> str:
     return f"{on_time} of {number} queues on time"
 
 
-def _jobs(number: int) -> str:
-    return "1 job waits" if number == 1 else f"{number:,} jobs wait"
+def _jobs(queue: QueueInfo) -> str:
+    number = counted(queue, "ready")
+    return "1 job waits" if number == "1" else f"{number} jobs wait"
 
 
 def _of_queues(
@@ -118,10 +120,10 @@ def _of_queues(
             reason = f"since {clock(queue.paused_at, '%H:%M')}"
             if queue.pause_reason:
                 reason = f"{first_line(queue.pause_reason, 80)}, {reason}"
-            what = f"{queue.name} is paused: {_jobs(ready)}"
+            what = f"{queue.name} is paused: {_jobs(queue)}"
             yield HealthFinding(what, reason, "Resume it", where, 60, "paused", "paused")
         elif not queue.sessions:
-            what = f"No worker serves {queue.name}: {_jobs(ready)}"
+            what = f"No worker serves {queue.name}: {_jobs(queue)}"
             why = f"start one with {command} worker -Q {queue.name}"
             if waits > late:
                 why = f"the oldest for {span(waits)}; {why}"
@@ -134,7 +136,8 @@ def _of_queues(
                 what = f"{queue.name} is late: {span(worst)}, objective {span(late)}"
                 first, *rest = reasons_of(queue, sessions, recent.merged(_of(queue.name)), link)
                 why = "; ".join([first.text, *(one.text for one in rest[:1])])
-                yield HealthFinding(what, why, first.remedy, first.href, 80, "clock", "retrying")
+                weight = 80 + min(int(worst / late), 4)
+                yield HealthFinding(what, why, first.remedy, first.href, weight, "clock", "retrying")
 
 
 def _of(wanted: str) -> Callable[[str, str], bool]:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
@@ -18,18 +18,23 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values import codec
 from winch.core.values.bounds import parse_int
+from winch.core.values.ids import is_id
 from winch.core.values.redact import MASK, shown
+from winch.storage.decide.schedules import SCHEDULE_HEADER
+from winch.storage.params import JobFilter
+from winch.web import search
 from winch.web.access import EVERY_NARROWING
 from winch.web.api import jobs as api
 from winch.web.api.queues import start_replay
 from winch.web.draw.frames import Block, blocks
 from winch.web.draw.timeline import phases, timeline
-from winch.web.pages.base import go, link, one, page
+from winch.web.pages.base import go, link, one, page, part
 from winch.web.problems import Problem, problem_of
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import EntryOut, JobDetail, NewJobBody, ReplayBody, job_detail
 
 MOST_LOG_LINES = 500
+MOST_RELATED = 5
 # The tag of a job that was made from another one.
 AGAIN = "again:"
 # Longer arguments are not edited in a page, and not copied from one.
@@ -94,9 +99,36 @@ async def _page(call: WebCall, record: JobRecord, status: int = 200, **more: Any
         "changes": None,
         "error": "",
         "copies": _copies(call, detail),
+        "relations": await _relations(call, record),
         **more,
     }
     return await page(call, "job.html", status, title=record.task, **context)
+
+
+class Relation(NamedTuple):
+    """Something that the job belongs to: what it is, its name, and its address."""
+
+    name: str
+    text: str
+    href: str
+
+
+async def _relations(call: WebCall, record: JobRecord) -> list[Relation]:
+    """The schedule and the flow of the job, the job that it repeats, and those that repeat it."""
+    found = []
+    if schedule := record.headers.get(SCHEDULE_HEADER):
+        found.append(Relation("Schedule", schedule, f"/schedules/{part(schedule)}"))
+    for tag in record.tags:
+        name, _, value = tag.partition(":")
+        if name == "flow" and is_id(value):
+            found.append(Relation("Flow", value, f"/flows/{value}"))
+        elif tag.startswith(AGAIN) and is_id(value):
+            found.append(Relation("Repeats", value, f"/jobs/{value}"))
+    if record.state.is_final:
+        wanted = search.Search(JobFilter(tag=AGAIN + record.id))
+        again = await call.site.search(call.access, wanted, limit=MOST_RELATED)
+        found += [Relation("Repeated by", job.id, f"/jobs/{job.id}") for job in again.jobs]
+    return found
 
 
 def log_lines(text: str | None) -> list[LogLine]:

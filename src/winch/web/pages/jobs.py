@@ -129,14 +129,7 @@ async def list_page(call: WebCall) -> Response:
 async def _counts(call: WebCall) -> Mapping[JobState, int]:
     if call.access.is_narrow:
         return {}
-    driver = call.site.driver
-
-    async def read() -> Mapping[JobState, int]:
-        found: Mapping[JobState, int] = await driver.arun(driver.counts(cap=CAP))
-        return found
-
-    counts: Mapping[JobState, int] = await call.site.kept("counts", read, 1.0)
-    return counts
+    return await call.site.counts()
 
 
 def columns_of(call: WebCall) -> tuple[str, ...]:

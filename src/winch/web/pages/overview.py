@@ -13,8 +13,8 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from winch.core.lifecycle import JobState
-from winch.engine.observe import throughput
 from winch.engine.observe.alerts import kept_alerts
+from winch.engine.observe.queue_samples import QueueSample, Sample, busy_slots
 from winch.engine.observe.throughput import HOUR, MINUTE, Series, TaskRate, percentile
 from winch.storage.params import DeadGroup, GroupFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
@@ -49,14 +49,14 @@ async def overview(call: WebCall) -> Response:
     moment = datetime.now(UTC)
     group = query.group if query.group in figures.GROUPS else "outcome"
     window = figures.window_of(query.range, query.start, query.end, now)
-    series = await site.client.arun(figures.read_rates(driver, window))
+    series = await site.series(window.span, window.end, window.count)
     grouped = series
     if group == "worker":
-        grouped = await site.client.arun(figures.read_rates(driver, window, by_worker=True))
+        grouped = await site.series(window.span, window.end, window.count, by_worker=True)
     samples = await site.client.arun(figures.read_samples(driver, window))
-    recent = await site.client.arun(throughput.read(driver, MINUTE, now, RECENT))
-    day = await site.client.arun(throughput.read(driver, HOUR, now, 24))
-    counts = await driver.arun(driver.counts(cap=CAP))
+    recent = await site.series(MINUTE, now, RECENT)
+    day = await site.series(HOUR, now, 24)
+    counts = await site.counts()
     queues, sessions = await site.queues(), await site.live_sessions()
     groups = await driver.arun(driver.groups(GroupFilter(limit=20)))
     alerts = await site.client.arun(kept_alerts(driver))
@@ -122,7 +122,7 @@ def _tiles(
     oldest = min((q.oldest_ready_at for q in queues if q.oldest_ready_at), default=None)
     waits = None if oldest is None else now - oldest
     slots = sum(session.slots for session in sessions)
-    busy = figures.busy_slots(sessions)
+    busy = busy_slots(sessions)
     dead = counts.get(JobState.DEAD, 0)
     lately = sum(group.count for group in groups if now - group.last_at < timedelta(hours=1))
     run, wait = percentile(total.run, 0.95), percentile(total.wait, 0.95)
@@ -176,6 +176,7 @@ class QueueRow:
     picture: Markup
     wait: float | None
     is_late: bool
+    waited_long: bool
     drains: str
     sign: str
     weight: float
@@ -184,7 +185,7 @@ class QueueRow:
 def _queues(
     queues: Sequence[QueueInfo],
     recent: Series,
-    samples: dict[int, figures.Sample],
+    samples: dict[int, Sample],
     window: figures.Window,
     late: timedelta,
     now: datetime,
@@ -195,8 +196,7 @@ def _queues(
         rate = recent.total(lambda name, _, wanted=queue.name: name == wanted)  # type: ignore[misc]
         ready = queue.counts.get(JobState.READY, 0)
         depths = [
-            samples[place].queues.get(queue.name, figures.QueueSample(0, 0)).ready
-            for place in sorted(samples)
+            samples[place].queues.get(queue.name, QueueSample(0, 0)).ready for place in sorted(samples)
         ]
         oldest = None if queue.oldest_ready_at is None else now - queue.oldest_ready_at
         wait = percentile(rate.wait, 0.95)
@@ -212,6 +212,7 @@ def _queues(
                 picture=spark_line(depths[-60:], words, "dead" if grows or is_late else "ready"),
                 wait=wait,
                 is_late=is_late,
+                waited_long=wait is not None and wait > late.total_seconds(),
                 drains=drains,
                 sign=sign,
                 weight=weight + min(ready, 10_000_000) / 1e8,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from winch.core.lifecycle import WAITING, JobState
@@ -15,7 +16,7 @@ from winch.core.policy.retry import StoredRetry, backoff_text
 from winch.core.values.bounds import is_int, parse_int
 from winch.core.values.duration import format_duration
 from winch.engine.client.audit import AuditLine, acting
-from winch.engine.observe import throughput
+from winch.engine.observe.queue_counts import counted
 from winch.engine.observe.throughput import MINUTE, TaskRate, percentile
 from winch.engine.tasks.options import check_queue
 from winch.storage.params import JobFilter, QueueInfo, SessionInfo
@@ -29,15 +30,17 @@ from winch.web.api.queues import (
 from winch.web.draw.charts import ChartRow, bars, lines
 from winch.web.draw.pieces import Health, HealthFinding, Tile
 from winch.web.draw.sparks import line
+from winch.web.pages import figures
 from winch.web.pages.base import go, link, one, page, part
 from winch.web.pages.health import reasons_of
-from winch.web.pages.show import clock, number, sentence, span
+from winch.web.pages.show import number, sentence, span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import job_out
 
 MINUTES = 60
+HOUR_RANGE = "1h"
 RECENT = 5
 # A queue whose oldest job has waited for longer is late, unless it has an objective of its own.
 LATE = timedelta(minutes=1)
@@ -52,6 +55,13 @@ HISTORY = (
 MOST_HISTORY = 12
 
 
+class QueuePageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    range: str = HOUR_RANGE
+    start: int = msgspec.field(default=0, name="from")
+    end: int = msgspec.field(default=0, name="to")
+    did: str = ""
+
+
 def shown_value(value: Any) -> str:
     """A setting as it is typed."""
     if value is None:
@@ -63,9 +73,7 @@ def shown_value(value: Any) -> str:
 
 async def list_page(call: WebCall) -> Response:
     queues = await visible_queues(call)
-    series = await call.site.client.arun(
-        throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
-    )
+    series = await call.site.series(MINUTE, int(time.time()), MINUTES)
     settings = await call.site.app.queues.asettings()
     now = datetime.now(UTC)
     rows = [
@@ -131,7 +139,8 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     """What is true now, in words."""
     if not rows:
         return ""
-    parts = [f"{sum(row['ready'] for row in rows):,} jobs ready"]
+    about = "about " if any(JobState.READY in row["queue"].inexact for row in rows) else ""
+    parts = [f"{about}{sum(row['ready'] for row in rows):,} jobs ready"]
     for word, text in (
         ("no worker", "without a worker"),
         ("late", "late"),
@@ -173,12 +182,16 @@ async def detail_page(call: WebCall) -> Response:
     if queue is None and stored == NO_SETTINGS:
         raise Problem("not-found", f"no queue {name!r}: it has no job, no setting and no worker")
     queue = queue or QueueInfo(name=name, counts={})
-    series = await call.site.client.arun(
-        throughput.read(call.site.driver, MINUTE, int(time.time()), MINUTES)
-    )
+    query: QueuePageQuery = call.query
+    now = int(time.time())
+    series = await call.site.series(MINUTE, now, MINUTES)
     merged = series.merged(_of(name))
-    labels = [clock(datetime.fromtimestamp(at, UTC), "%H:%M") for at in series.times]
-    done = sum(rate.ended for rate in merged)
+    window = figures.window_of(query.range, query.start, query.end, now)
+    drawn = merged
+    if window.name != HOUR_RANGE:
+        series = await call.site.series(window.span, window.end, window.count)
+        drawn = figures.fold(series, window, _of(name))
+    labels, done = window.labels, sum(rate.ended for rate in drawn)
     tasks: dict[str, Any] = {}
     for one_ in series.rates:
         for task, rate in one_.get(name, {}).items():
@@ -190,6 +203,8 @@ async def detail_page(call: WebCall) -> Response:
         call,
         "queue.html",
         title=name,
+        window=window,
+        ranges=tuple(figures.RANGES),
         settings={field: shown_value(getattr(stored, field)) for field in SETTINGS},
         is_draining=stored.draining,
         on_full=[str(word) for word in OnFull],
@@ -212,24 +227,24 @@ async def detail_page(call: WebCall) -> Response:
             bars(
                 "Attempts that ended",
                 [
-                    ChartRow("completed", "tone-completed", [rate.completed for rate in merged]),
-                    ChartRow("failed, retried", "tone-retrying", [r.failed + r.crashed for r in merged]),
-                    ChartRow("dead", "tone-dead", [rate.deaths for rate in merged]),
+                    ChartRow("completed", "tone-completed", [rate.completed for rate in drawn]),
+                    ChartRow("failed, retried", "tone-retrying", [r.failed + r.crashed for r in drawn]),
+                    ChartRow("dead", "tone-dead", [rate.deaths for rate in drawn]),
                 ],
                 labels,
-                f"{done:,} attempts ended in the last hour.",
-                times=series.times,
+                f"{done:,} attempts ended in {window.words}.",
+                times=window.times,
             ),
             lines(
                 "Wait in queue",
                 [
-                    ChartRow("p50", "tone-a", [percentile(rate.wait, 0.5) for rate in merged]),
-                    ChartRow("p95", "tone-b", [percentile(rate.wait, 0.95) for rate in merged]),
+                    ChartRow("p50", "tone-a", [percentile(rate.wait, 0.5) for rate in drawn]),
+                    ChartRow("p95", "tone-b", [percentile(rate.wait, 0.95) for rate in drawn]),
                 ],
                 labels,
                 "How long jobs waited before a worker took them.",
                 unit="s",
-                times=series.times,
+                times=window.times,
                 aim=None if stored.max_age is None else stored.max_age.total_seconds(),
             ),
         ],
@@ -267,7 +282,7 @@ def _tiles(queue: QueueInfo, row: dict[str, Any], sessions: Sequence[Any]) -> li
     at_limits = f"{held:,} more wait at a limit" if held else "to run now"
     used = f"{busy:,} of {slots:,} slots busy" if slots else "none serves it"
     return [
-        Tile("Ready", f"{row['ready']:,}", note=at_limits),
+        Tile("Ready", counted(queue, "ready"), note=at_limits),
         Tile("Oldest waits", span(row["waits"]), look=look,
              note=f"jobs that start waited {span(row['worst'])}" if row["word"] == "late" else
              row["word"] or "on time"),
@@ -399,6 +414,6 @@ ROUTES: tuple[WebRoute, ...] = (
              is_page=True, applies=("queue",)),
     WebRoute("POST", "/queues/{queue}/settings", "operate", configure, "Settings",
              audit="configure queue", is_page=True, applies=("queue",)),
-    WebRoute("GET", "/queues/{queue}", "read", detail_page, "One queue", is_page=True,
-             applies=("queue",)),
+    WebRoute("GET", "/queues/{queue}", "read", detail_page, "One queue", query=QueuePageQuery,
+             is_page=True, applies=("queue",)),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from winch.core.job import attempt_words
+from winch.engine.observe.queue_counts import counted
 from winch.web.schemas import JobOut
 
 MOST_SHOWN = 20_000
@@ -152,6 +153,7 @@ def sentence(text: str) -> str:
 
 
 FILTERS = {
+    "sentence": sentence,
     "short_name": short_name,
     "attempts": attempts,
     "attempts_short": attempts_short,
@@ -163,6 +165,7 @@ FILTERS = {
     "iso": iso,
     "number": number,
     "capped": capped,
+    "counted": counted,
     "compact": compact,
     "pretty": pretty,
     "cut": cut,

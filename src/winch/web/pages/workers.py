@@ -68,13 +68,14 @@ async def list_page(call: WebCall) -> Response:
         rows=[
             row(session, usage.get(session.id), running.get(session.id, []), now) for session in shown
         ],
-        tiles=_tiles(live, lost, usage),
+        tiles=_tiles(shown, lost, usage),
+        is_full=bool(shown) and all(s.running >= s.slots for s in shown),
         lost=await _what_became(call, lost),
         ended=[s for s in mine if s.ended_at is not None and s not in lost][:MOST_ENDED],
         queues=queues,
         chosen=query.queue,
         opened=query.open,
-        sentence=_sentence(live, lost),
+        sentence=_sentence(shown, lost),
     )
 
 
@@ -113,12 +114,20 @@ def row(
         "max_memory": None if usage is None or not usage.max_memory else format_size(usage.max_memory),
         "is_heavy": share is not None and share > 0.8,
         "growth": "" if usage is None else growth_words(usage),
+        "growth_short": "" if usage is None else _growth_short(usage),
         "memories": "" if usage is None else _memories(usage),
         "lag": None if usage is None else span(usage.lag),
         "is_slow": usage is not None and usage.lag > 0.1,
         "jobs": [_job_row(job, now) for job in jobs[:SHOWN_JOBS]],
         "more": max(0, len(jobs) - SHOWN_JOBS),
     }
+
+
+def _growth_short(usage: ProcessUsage) -> str:
+    growth = usage.growth
+    if growth is None:
+        return ""
+    return f"+{size(format_size(growth.now - growth.start))} in {span(growth.seconds)}"
 
 
 def _memories(usage: ProcessUsage) -> Markup | str:

@@ -96,6 +96,7 @@ def queue_out(queue: QueueInfo) -> QueueOut:
         pause_reason=_masked(queue.pause_reason),
         oldest_ready_at=queue.oldest_ready_at,
         sessions=queue.sessions,
+        inexact=sorted(queue.inexact),
     )
 
 

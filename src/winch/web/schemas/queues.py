@@ -20,12 +20,16 @@ Backoff = Annotated[
 
 
 class QueueOut(msgspec.Struct, frozen=True, kw_only=True):
+    """`inexact` names the states of `counts` that have more jobs than the server counts for a request:
+    their number is some seconds old, or the 10,000 at which it stopped."""
+
     name: str
     counts: dict[JobState, int]
     paused_at: datetime | None
     pause_reason: str | None
     oldest_ready_at: datetime | None
     sessions: int
+    inexact: list[JobState] = []
 
 
 class QueueSettingsBody(Body, frozen=True, kw_only=True):

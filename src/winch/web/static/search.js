@@ -128,7 +128,14 @@
         .catch(hide);
     }, 80);
   };
-  box.addEventListener("input", ask);
+  // Until the answer comes, what no longer fits is gone: Enter must not take it.
+  const narrow = () => {
+    const typed = word().replace(/^-/, "").split(":").at(-1).toLowerCase();
+    items = items.filter((item) => item.text.toLowerCase().includes(typed) || item.row.remove());
+    items.forEach((item, n) => { item.row.id = "suggest-" + n; });
+    if (items.length) choose(-1); else hide();
+  };
+  box.addEventListener("input", () => { narrow(); ask(); });
   box.addEventListener("focus", ask);
   box.addEventListener("blur", () => setTimeout(hide, 120));
   box.addEventListener("keydown", (event) => {

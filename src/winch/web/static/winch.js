@@ -153,6 +153,23 @@
     lastTick = box;
   });
 
+  // -- from one job of a list to the next ----------------------------------------------------------
+  const listed = (set) => {
+    try {
+      if (set) sessionStorage.setItem("winch-list", JSON.stringify(set));
+      return JSON.parse(sessionStorage.getItem("winch-list") || "[]");
+    } catch { return []; }
+  };
+  const neighbour = (by_) => {
+    const all = listed();
+    const at = all.indexOf(location.pathname);
+    if (at >= 0 && all[at + by_]) location.href = all[at + by_];
+  };
+  document.addEventListener("click", (event) => {
+    const row = event.target.closest?.("tr[data-href]");
+    if (row && event.target.closest("a")) listed([...row.closest("tbody").querySelectorAll("tr[data-href]")].map((one) => one.dataset.href));
+  });
+
   // -- going anywhere ----------------------------------------------------------------------------
   const palette = by("palette");
   let goals = [];
@@ -250,6 +267,8 @@
       case "/": event.preventDefault(); (by("filter-q") ? by("filter-q").focus() : openPalette()); break;
       case "j": step(1); break;
       case "k": step(-1); break;
+      case "]": neighbour(1); break;
+      case "[": neighbour(-1); break;
       case "x": current()?.querySelector("td.c-tick input, td.tick input")?.click(); break;
       case "Enter": if (here && event.target === document.body) current()?.querySelector("a.row-link")?.click(); break;
       case "Escape": by("bulk-clear")?.click(); break;

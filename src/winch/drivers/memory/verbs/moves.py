@@ -14,7 +14,7 @@ from winch.drivers.memory.verbs.enqueue import EnqueueVerbs
 from winch.drivers.memory.verbs.unique_keys import holders
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
-from winch.storage.parcels import NO_PARCEL, Parcel, arriving, is_movable
+from winch.storage.parcels import NO_PARCEL, Parcel, arriving, is_movable, takes_whole
 from winch.storage.verbs import Verb
 
 
@@ -27,7 +27,13 @@ class MoveVerbs:
         self._enqueue = enqueue
 
     def move_out(
-        self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
+        self,
+        move: str,
+        number: int,
+        ids: Sequence[str],
+        *,
+        is_whole: bool = False,
+        now: datetime | None = None,
     ) -> Verb[Parcel]:
         def body() -> Parcel:
             parcels = self._state.parcels
@@ -37,7 +43,9 @@ class MoveVerbs:
                 return NO_PARCEL
             at = self._base.now(now)
             found = (self._state.live.get(i) or self._state.archive.get(i) for i in dict.fromkeys(ids))
-            jobs = tuple(job for job in found if job is not None and is_movable(job))
+            jobs = tuple(job for job in found if job is not None and (is_whole or is_movable(job)))
+            if is_whole and not takes_whole(jobs, len(set(ids))):
+                jobs = ()
             for job in jobs:
                 self._take(job, at)
             parcels.last_out[move] = number

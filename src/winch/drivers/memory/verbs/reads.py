@@ -139,7 +139,7 @@ class ReadVerbs:
 
         return verb("counts", body, is_read=True)
 
-    def queues(self) -> Verb[list[QueueInfo]]:
+    def queues(self, *, cap: int | None = None) -> Verb[list[QueueInfo]]:
         def body() -> list[QueueInfo]:
             serving = Counter(
                 queue
@@ -270,4 +270,5 @@ def _matches(job: JobRecord, which: JobFilter) -> bool:
         and (which.tag is None or which.tag in job.tags)
         and (which.fingerprint is None or job.fingerprint == which.fingerprint)
         and (which.after is None or job.id < which.after)
+        and (which.first is None or job.id >= which.first)
     )

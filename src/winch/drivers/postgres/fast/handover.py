@@ -13,6 +13,9 @@ as the one for many, whether a worker waits or not (docs/performance.md). Equals
 `EnqueueVerbs.enqueue`, and `PostgresBell.wait` followed by the claim: that is what happens on a
 connection of the caller, and for a job with more than arguments.
 
+A job with gates is claimed by its worker when the bell rings. After such a job the next claim begins
+with the gates: one statement in place of three. What a claim finds starts before the offer is withdrawn.
+
 A notification that is lost, or has no room for the job, makes the start slower, never wrong: when the
 wait ends, the offer is withdrawn, and jobs assigned without a notification are looked up by the token. A
 worker that dies leaves an offer that is valid for a second or two, or until its session ends.
@@ -20,6 +23,7 @@ worker that dies leaves an offer that is valid for a second or two, or until its
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -29,10 +33,11 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import StorageError, StorageUnavailable
+from winch.core.gates.uses import is_gated
 from winch.core.job import Claim, from_micros
 from winch.drivers.postgres.connections.libpq import Lone
 from winch.drivers.postgres.records import read_claims
-from winch.drivers.postgres.statements import Body, Sql, Statement
+from winch.drivers.postgres.statements import Body, Rows, Sql, Statement
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
 from winch.drivers.postgres.wakeups.listen import Listener, PostgresBell
@@ -100,6 +105,31 @@ def values_of(verb: Verb[list[Claim]]) -> Mapping[str, Any] | None:
         return statement.values if statement.is_fixed else None
     finally:
         steps.close()
+
+
+def straight_to_gates(verb: Verb[list[Claim]]) -> Verb[list[Claim]]:
+    """The claim of a worker that expects a job with gates: without the look for plain jobs before, and
+    the question whether there are gates. The statement that claims from gates takes plain jobs too."""
+
+    def body() -> Body[list[Claim]]:
+        steps = verb.steps()
+        statement: Statement = next(steps)
+        try:
+            while True:
+                if statement.is_fixed:
+                    rows: Rows = []
+                elif statement.sql.name == "has_gated":
+                    rows = [(True,)]
+                else:
+                    rows = yield statement
+                statement = steps.send(rows)
+        except StopIteration as stop:
+            claims: list[Claim] = stop.value
+            return claims
+        finally:
+            steps.close()
+
+    return msgspec.structs.replace(verb, steps=body)
 
 
 class Offer:
@@ -205,6 +235,7 @@ class ClaimingPostgresBell(PostgresBell):
         self._offers = Offers(run, base.sql)
         self.on_claims: Callable[[list[Claim]], None] | None = None
         self._offer: Offer | None = None
+        self._expects_gates = False  # the last job that rang had some
 
     def hand(self, word: bytes) -> None:
         claims = None if self._offer is None else self._offer.hear(word)
@@ -226,6 +257,9 @@ class ClaimingPostgresBell(PostgresBell):
             await self._offers.make(offer, timeout)
             if not offer.is_taken:  # else it was before the wait began
                 claims = await self._claim(verb, timeout)
+                if claims and self.on_claims is not None:
+                    self.on_claims(claims)
+                    await asyncio.sleep(0)  # they start before the offer is withdrawn
             await self._offers.ended(offer)
         except StorageUnavailable as error:
             # Jobs that are known may run already, so their token must not be given up: what else is
@@ -241,7 +275,10 @@ class ClaimingPostgresBell(PostgresBell):
 
     async def _claim(self, verb: Verb[list[Claim]], timeout: float) -> list[Claim]:
         has_rung = await self._wait(timeout)
-        claims: list[Claim] = [] if has_rung is False else await self._run(verb)
+        if has_rung is False:
+            return []
+        claims: list[Claim] = await self._run(straight_to_gates(verb) if self._expects_gates else verb)
+        self._expects_gates = any(is_gated(claim.options) for claim in claims)
         return claims
 
     def rouse(self) -> None:

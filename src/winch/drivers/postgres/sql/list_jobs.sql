@@ -9,6 +9,7 @@
     FROM {schema}.job
     WHERE :is_live::boolean
         AND (:after::uuid IS NULL OR id < :after::uuid)
+        AND (:first::uuid IS NULL OR id >= :first::uuid)
         AND (:states::text[] IS NULL OR state = ANY (:states::text[]))
         AND (:task::text IS NULL OR task = :task::text)
         AND (:queue::text IS NULL OR queue = :queue::text)
@@ -26,6 +27,7 @@ UNION ALL
     FROM {schema}.archive
     WHERE :is_kept::boolean
         AND (:after::uuid IS NULL OR id < :after::uuid)
+        AND (:first::uuid IS NULL OR id >= :first::uuid)
         AND (:states::text[] IS NULL OR state = ANY (:states::text[]))
         AND (:task::text IS NULL OR task = :task::text)
         AND (:queue::text IS NULL OR queue = :queue::text)
@@ -43,6 +45,7 @@ SELECT
 FROM {schema}.archive
 WHERE state <> 'completed'
     AND (:after::uuid IS NULL OR id < :after::uuid)
+    AND (:first::uuid IS NULL OR id >= :first::uuid)
     AND state = ANY (:states::text[])
     AND (:task::text IS NULL OR task = :task::text)
     AND (:queue::text IS NULL OR queue = :queue::text)
@@ -57,6 +60,7 @@ WITH found AS MATERIALIZED (
     FROM {schema}.archive
     WHERE state <> 'completed'
         AND (:after::uuid IS NULL OR id < :after::uuid)
+        AND (:first::uuid IS NULL OR id >= :first::uuid)
         AND state = ANY (:states::text[])
         AND (:task::text IS NULL OR task = :task::text)
         AND (:queue::text IS NULL OR queue = :queue::text)
@@ -82,6 +86,7 @@ SELECT
 FROM {schema}.archive
 WHERE fingerprint = :fingerprint::text
     AND (:after::uuid IS NULL OR id < :after::uuid)
+    AND (:first::uuid IS NULL OR id >= :first::uuid)
     AND (:states::text[] IS NULL OR state = ANY (:states::text[]))
     AND (:task::text IS NULL OR task = :task::text)
     AND (:queue::text IS NULL OR queue = :queue::text)
@@ -99,6 +104,7 @@ FROM {schema}.job
 WHERE id IN (SELECT id FROM {schema}.claimed)
     AND state = 'running'
     AND (:after::uuid IS NULL OR id < :after::uuid)
+    AND (:first::uuid IS NULL OR id >= :first::uuid)
     AND (:task::text IS NULL OR task = :task::text)
     AND (:queue::text IS NULL OR queue = :queue::text)
     AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])
@@ -115,6 +121,7 @@ SELECT
 FROM {schema}.job
 WHERE filed = ANY (:states::text[])
     AND (:after::uuid IS NULL OR id < :after::uuid)
+    AND (:first::uuid IS NULL OR id >= :first::uuid)
     AND (:task::text IS NULL OR task = :task::text)
     AND (:queue::text IS NULL OR queue = :queue::text)
     AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])

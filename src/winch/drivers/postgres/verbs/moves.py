@@ -19,7 +19,7 @@ from winch.drivers.postgres.verbs.unique_keys import take_keys
 from winch.storage import parcels
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
-from winch.storage.parcels import NO_PARCEL, Parcel, arriving, is_movable
+from winch.storage.parcels import NO_PARCEL, Parcel, arriving, is_movable, takes_whole
 from winch.storage.verbs import Verb
 
 _NOT_WRITTEN = ("keep", "token", "gate")
@@ -33,7 +33,13 @@ class MoveVerbs:
         self._enqueue = enqueue
 
     def move_out(
-        self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
+        self,
+        move: str,
+        number: int,
+        ids: Sequence[str],
+        *,
+        is_whole: bool = False,
+        now: datetime | None = None,
     ) -> Verb[Parcel]:
         def look() -> Body[Parcel]:
             rows = yield self._base.statement(
@@ -48,7 +54,7 @@ class MoveVerbs:
                 return parcels.read(rows[0][0])
             if number <= int(last):
                 return NO_PARCEL
-            jobs = yield from self._movable(list(dict.fromkeys(ids)))
+            jobs = yield from self._movable(list(dict.fromkeys(ids)), is_whole=is_whole)
             yield from self._keep(parcels.last_key(move), str(number))
             if not jobs:
                 return NO_PARCEL
@@ -58,18 +64,17 @@ class MoveVerbs:
 
         return Verb("move_out", body) if number else self._base.read("move_out", look)
 
-    def _movable(self, ids: list[str]) -> Body[list[JobRecord]]:
+    def _movable(self, ids: list[str], *, is_whole: bool) -> Body[list[JobRecord]]:
         """Those of the jobs that may leave. Live ones are locked until the verb has ended."""
         if not ids:
             return []
         locked = {row[0] for row in (yield self._base.statement("move_out.lock", ids=ids))}
         rows = yield self._base.statement("get.both", ids=ids)
         found = {row[0]: READ.job(row) for row in rows}
-        return [
-            found[i]
-            for i in ids
-            if i in found and (i in locked or found[i].state.is_final) and is_movable(found[i])
-        ]
+        jobs = [found[i] for i in ids if i in found and (i in locked or found[i].state.is_final)]
+        if is_whole:
+            return jobs if takes_whole(jobs, len(ids)) else []
+        return [job for job in jobs if is_movable(job)]
 
     def _keep(self, key: str, body: str) -> Body[None]:
         yield self._base.statement("move_out.keep", key=key, body=body)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from winch.core.flow import TAG
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL, LIVE, JobState
@@ -12,6 +14,7 @@ from winch.drivers.postgres.records import READ, read_moment, read_queue
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.permits import read_gate
+from winch.storage.decide.counts import cut_short, inexact
 from winch.storage.decide.gates import NAMED, queue_info, scope_info
 from winch.storage.decide.waits import lie_together
 from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
@@ -91,6 +94,7 @@ class ReadVerbs:
                 tag=which.tag,
                 fingerprint=which.fingerprint,
                 after=which.after,
+                first=which.first,
                 limit=which.limit + 1,
             )
             rows.sort(key=lambda row: str(row[0]), reverse=True)
@@ -179,11 +183,21 @@ class ReadVerbs:
 
         return self._base.read("counts", body)
 
-    def queues(self) -> Verb[list[QueueInfo]]:
+    def queues(self, *, cap: int | None = None) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
-            rows = yield self._base.statement("queues", is_alone=True)
+            if cap is None:
+                rows = yield self._base.statement("queues", is_alone=True)
+            else:
+                rows = yield self._base.statement("queues.capped", is_alone=True, cap=cap)
+            found = [read_queue(row) for row in rows]
+            cut = cut_short((queue.counts for queue in found), cap)
+            if cap is not None:
+                found = [
+                    msgspec.structs.replace(queue, inexact=inexact(queue.counts, cap, cut))
+                    for queue in found
+                ]
             # By code point, as other stores do; the database's own order depends on its locale.
-            return sorted(map(read_queue, rows), key=lambda queue: queue.name)
+            return sorted(found, key=lambda queue: queue.name)
 
         return self._base.read("queues", body)
 

@@ -23,6 +23,7 @@ for place, id in ipairs(A.ids) do
     call('ZADD', K.ids, 0, id)
     local queue = j.env[QUEUE]
     if call('SADD', K.tasks(queue), j.env[1]) > 0 then call('SADD', K.queues, queue) end
+    if not FINAL[j.s] then awaits_again(j) end
     if is_gated(j.env) and not FINAL[j.s] then j.N = join(id, j.env, j.N) end
     stay(j)
     save(j)

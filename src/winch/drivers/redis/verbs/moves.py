@@ -24,12 +24,18 @@ class MoveVerbs:
         self._enqueue = enqueue
 
     def move_out(
-        self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
+        self,
+        move: str,
+        number: int,
+        ids: Sequence[str],
+        *,
+        is_whole: bool = False,
+        now: datetime | None = None,
     ) -> Verb[Parcel]:
         def body() -> Body[Parcel]:
             taken = list(dict.fromkeys(ids))
             opened, *rest = yield self._call(
-                "move_out", now=micros(now), move=move, number=number, ids=taken
+                "move_out", now=micros(now), move=move, number=number, ids=taken, is_whole=is_whole
             )
             jobs = [
                 read_job(rest[at].decode(), rest[at + 1], rest[at + 2] or None, None)

@@ -42,7 +42,9 @@ from winch.storage.verbs import Verb
 # Sets of up to this size are sorted by the server for a page; larger ones are met by walking all jobs.
 SMALL = 5000
 STRETCH = 500
-# How many of a queue's ready jobs are asked for their age, and how many of its tenants are looked at.
+# How many of a queue's ready jobs are asked for their age: those are first in line, as in other stores.
+FIRST = 100
+# How many of a queue's tenants are looked at.
 LOOK = 1000
 # How many entries of a hash are met in search of keys.
 MOST_KEYS = 20_000
@@ -91,7 +93,7 @@ class ReadVerbs:
                 )
                 jobs = read_jobs(parts, [job_id.decode() for job_id in ids])
                 found += [job for job in jobs if job is not None and _matches(job, which)]
-                if not further:
+                if not further or (which.first is not None and further.decode() < which.first):
                     break
                 after = further.decode()
                 count = STRETCH
@@ -215,9 +217,9 @@ class ReadVerbs:
 
         return Verb("counts", body, is_read=True)
 
-    def queues(self) -> Verb[list[QueueInfo]]:
+    def queues(self, *, cap: int | None = None) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
-            rows, claims, sessions = yield self._call("queues", look=LOOK)
+            rows, claims, sessions = yield self._call("queues", look=FIRST)
             running = Counter(map(read_queue_of, claims))
             serving = Counter(
                 queue for data in sessions if data is not None for queue in read_details(data)[2].queues
@@ -333,7 +335,8 @@ def _queue(
 
 def _matches(job: JobRecord, which: JobFilter) -> bool:
     return (
-        (not which.states or job.state in which.states)
+        (which.first is None or job.id >= which.first)
+        and (not which.states or job.state in which.states)
         and (which.task is None or job.task == which.task)
         and (which.queue is None or job.queue == which.queue)
         and (which.tag is None or which.tag in job.tags)

@@ -3,6 +3,7 @@
 SELECT id
 FROM winch_job
 WHERE id < :after
+    AND id >= :first
     AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
     AND (:task IS NULL OR task = :task)
     AND (:queue IS NULL OR queue = :queue)
@@ -15,6 +16,7 @@ SELECT id
 FROM winch_job INDEXED BY winch_job_running
 WHERE state = 'running'
     AND id < :after
+    AND id >= :first
     AND (:task IS NULL OR task = :task)
     AND (:queue IS NULL OR queue = :queue)
     AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) AS tag WHERE tag.value = :tag))
@@ -25,6 +27,7 @@ LIMIT :limit;
 SELECT id
 FROM winch_archive
 WHERE id < :after
+    AND id >= :first
     AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
     AND (:task IS NULL OR task = :task)
     AND (:queue IS NULL OR queue = :queue)
@@ -37,6 +40,7 @@ SELECT id
 FROM winch_archive INDEXED BY winch_archive_unusual
 WHERE (state = 'cancelled' OR state = 'dead')
     AND id < :after
+    AND id >= :first
     AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
     AND (:task IS NULL OR task = :task)
     AND (:queue IS NULL OR queue = :queue)
@@ -49,6 +53,7 @@ SELECT id
 FROM winch_archive INDEXED BY winch_archive_alike
 WHERE fingerprint = :fingerprint
     AND id < :after
+    AND id >= :first
     AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
     AND (:task IS NULL OR task = :task)
     AND (:queue IS NULL OR queue = :queue)

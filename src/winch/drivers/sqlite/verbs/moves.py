@@ -18,7 +18,7 @@ from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.storage import parcels
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
-from winch.storage.parcels import NO_PARCEL, PARCELS, Parcel, arriving, is_movable
+from winch.storage.parcels import NO_PARCEL, PARCELS, Parcel, arriving, is_movable, takes_whole
 from winch.storage.verbs import Verb
 
 
@@ -29,7 +29,13 @@ class MoveVerbs:
         self._enqueue = enqueue
 
     def move_out(
-        self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
+        self,
+        move: str,
+        number: int,
+        ids: Sequence[str],
+        *,
+        is_whole: bool = False,
+        now: datetime | None = None,
     ) -> Verb[Parcel]:
         def look() -> Body[Parcel]:
             at: int = yield StoreTime(now)
@@ -44,7 +50,11 @@ class MoveVerbs:
             if number <= int((yield from _record(parcels.last_key(move), at)) or 0):
                 return NO_PARCEL
             found = yield from read_jobs(ids, is_kept_too=True)
-            jobs = [found[i] for i in dict.fromkeys(ids) if i in found and is_movable(found[i])]
+            jobs = [found[i] for i in dict.fromkeys(ids) if i in found]
+            if not is_whole:
+                jobs = [job for job in jobs if is_movable(job)]
+            elif not takes_whole(jobs, len(set(ids))):
+                jobs = []
             yield from _keep(parcels.last_key(move), str(number))
             if not jobs:
                 return NO_PARCEL

@@ -14,6 +14,7 @@ from winch.drivers.sqlite.records import MICROSECOND, READ, read_moment
 from winch.drivers.sqlite.statements import StoreTime
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, holders, query, read_jobs
+from winch.storage.decide.counts import cut_short, inexact
 from winch.storage.decide.gates import NAMED, queue_info, scope_info
 from winch.storage.decide.waits import lie_together
 from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
@@ -64,6 +65,7 @@ class ReadVerbs:
         def body() -> Body[Page]:
             values = {
                 "after": _PAST_ALL_IDS if which.after is None else which.after,
+                "first": which.first or "",
                 "states": to_json(list(which.states)) if which.states else None,
                 "task": which.task,
                 "queue": which.queue,
@@ -143,9 +145,9 @@ class ReadVerbs:
 
         return Verb("counts", body, is_read=True)
 
-    def queues(self) -> Verb[list[QueueInfo]]:
+    def queues(self, *, cap: int | None = None) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
-            jobs = yield from query("queues")
+            jobs = yield from query("queues", cap=-1 if cap is None else cap)
             paused = {name: (at, why) for name, at, why in (yield from query("queues.paused"))}
             served: dict[str, int] = dict((yield from query("queues.served")))
             counts: dict[str, Counter[JobState]] = defaultdict(Counter)
@@ -155,6 +157,7 @@ class ReadVerbs:
                 if first_run_at is not None:
                     oldest[queue] = min(first_run_at, oldest.get(queue, first_run_at))
             infos = []
+            cut = cut_short(counts.values(), cap)
             for name in sorted({*counts, *paused, *served}):
                 paused_at, reason = paused.get(name, (None, None))
                 infos.append(
@@ -165,6 +168,7 @@ class ReadVerbs:
                         pause_reason=reason,
                         oldest_ready_at=read_moment(oldest.get(name)),
                         sessions=served.get(name, 0),
+                        inexact=inexact(counts.get(name, {}), cap, cut),
                     )
                 )
             return infos

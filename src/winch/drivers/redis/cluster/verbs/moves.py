@@ -20,7 +20,7 @@ from winch.drivers.redis.verbs.enqueue import Fenced
 from winch.drivers.redis.verbs.moves import MoveVerbs
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
-from winch.storage.parcels import NO_PARCEL, Parcel
+from winch.storage.parcels import NO_PARCEL, Parcel, is_tied
 from winch.storage.verbs import Verb
 
 
@@ -36,24 +36,39 @@ class ClusterMoveVerbs:
         self._homes = homes
 
     def move_out(
-        self, move: str, number: int, ids: Sequence[str], *, now: datetime | None = None
+        self,
+        move: str,
+        number: int,
+        ids: Sequence[str],
+        *,
+        is_whole: bool = False,
+        now: datetime | None = None,
     ) -> Verb[Parcel]:
         def body() -> Body[Parcel]:
             there = yield from self._taken(move, 0, (), now)
             if there.number or not number:
                 return there
-            return (yield from self._taken(move, number, ids, now))
+            return (yield from self._taken(move, number, ids, now, is_whole=is_whole))
 
         return Verb("move_out", body)
 
-    def _taken(self, move: str, number: int, ids: Sequence[str], now: datetime | None) -> Body[Parcel]:
+    def _taken(
+        self,
+        move: str,
+        number: int,
+        ids: Sequence[str],
+        now: datetime | None,
+        *,
+        is_whole: bool = False,
+    ) -> Body[Parcel]:
         """What all parts have of the open parcel, once they have taken what is theirs of these."""
         wanted: dict[int, list[str]] = {part: [] for part in EVERYWHERE}
         for job_id in ids:
-            wanted[shard_of(job_id)].append(job_id)
+            if not is_whole:  # a family whose members are all at home leaves in one transaction
+                wanted[shard_of(job_id)].append(job_id)
             wanted[HOME].append(job_id)
         asked = [
-            (part, self._plain.move_out(move, number, some, now=now).steps())
+            (part, self._plain.move_out(move, number, some, is_whole=is_whole, now=now).steps())
             for part, some in wanted.items()
         ]
         parcels = whole((yield from self._fan_out.scatter(asked)))
@@ -121,5 +136,6 @@ def _part_of(job: JobRecord) -> int:
         or job.tenant is not None
         or job.fifo is not None
         or is_gated(job.options)
+        or is_tied(job)
     )
     return HOME if is_at_home else shard_of(job.id)

@@ -184,7 +184,7 @@ class ClusterReadVerbs:
 
         return Verb("counts", body, is_read=True)
 
-    def queues(self) -> Verb[list[QueueInfo]]:
+    def queues(self, *, cap: int | None = None) -> Verb[list[QueueInfo]]:
         def body() -> Body[list[QueueInfo]]:
             home, *shards = yield from self._fan_out.everywhere(lambda: self._plain.queues().steps())
             merged = {info.name: info for info in home}

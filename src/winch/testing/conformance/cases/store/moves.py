@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import msgspec
 from msgspec.structs import replace
 
+from winch.core.flow import INPUTS_HEADER, Edge, Inputs, member_id, members_prefix
 from winch.core.gates.uses import FIFO, LIMIT, GateUse, with_gates
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.decide.schedules import Adopt, Answered, Pause
 from winch.storage.decide.unique import Holder
-from winch.storage.decide.waits import AWAITED_HEADER
-from winch.storage.params import NewJob
+from winch.storage.decide.waits import AWAITED_HEADER, all_key
+from winch.storage.params import NewJob, Wait
 from winch.storage.parcels import NO_PARCEL, Parcel
 from winch.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
@@ -32,8 +36,8 @@ WAITING = (JobState.SCHEDULED, JobState.READY, JobState.RETRYING)
 FINAL = (JobState.COMPLETED, JobState.CANCELLED, JobState.DEAD)
 
 
-def out(bench: Bench, number: int, *ids: str, move: str = MOVE) -> Parcel:
-    return bench.call(bench.driver.move_out(move, number, ids, now=bench.now))
+def out(bench: Bench, number: int, *ids: str, move: str = MOVE, is_whole: bool = False) -> Parcel:
+    return bench.call(bench.driver.move_out(move, number, ids, is_whole=is_whole, now=bench.now))
 
 
 def come(bench: Bench, number: int, *jobs: JobRecord, move: str = MOVE) -> bool:
@@ -97,6 +101,55 @@ def a_job_that_others_may_wait_for_stays(bench: Bench) -> None:
     job_id = bench.add(headers={AWAITED_HEADER: "true"})
     assert out(bench, 1, job_id) == NO_PARCEL
     assert found(bench, job_id) is not None
+
+
+def a_family(bench: Bench) -> tuple[str, list[str], str]:
+    """The key of two members, their ids, and one that waits for them."""
+    flow = bench.new_id()
+    key = all_key(members_prefix(flow, "m"))
+    inputs = msgspec.json.encode(Inputs(flow, (Edge("m", 2),))).decode()
+    members = [
+        bench.new_job(id=member_id(flow, "m", number), headers={AWAITED_HEADER: key})
+        for number in range(2)
+    ]
+    last = bench.new_job(id=member_id(flow, "last"), headers={INPUTS_HEADER: inputs})
+    waits = [(last.id, [Wait(key)])]
+    bench.call(bench.driver.enqueue_after([*members, last], waits, now=bench.now))
+    return key, [job.id for job in members], last.id
+
+
+@case()
+def a_family_leaves_and_comes_whole(bench: Bench) -> None:
+    _, members, last = a_family(bench)
+    (claim,) = bench.claim(limit=1)
+    assert out(bench, 1, *members, last) == NO_PARCEL
+    assert out(bench, 2, *members, last, is_whole=True) == NO_PARCEL, "a member runs"
+    bench.complete(claim)
+    assert out(bench, 3, *members, last, bench.new_id(), is_whole=True) == NO_PARCEL, "one is not there"
+    parcel = out(bench, 4, *members, last, is_whole=True)
+    assert {job.id for job in parcel.jobs} == {*members, last}
+    assert bench.find(*members, last) == [None] * 3
+    assert come(bench, 4, *parcel.jobs)
+    done(bench, 4)
+    found = [job for job in bench.find(*members, last) if job is not None]
+    assert Counter(job.state for job in found) == {JobState.READY: 2, JobState.COMPLETED: 1}
+
+
+@case()
+def members_that_came_are_waited_for(bench: Bench) -> None:
+    """The last one is claimed too early, and waits again, as a worker has it."""
+    key, members, last = a_family(bench)
+    parcel = out(bench, 1, *members, last, is_whole=True)
+    assert come(bench, 1, *parcel.jobs)
+    claims = {claim.id: claim for claim in bench.claim(limit=9)}
+    assert set(claims) == {*members, last}
+    bench.finish(bench.outcome(claims[last], JobState.BLOCKED, waits=(Wait(key),), counts=False))
+    for member in members:
+        bench.call(bench.driver.unblock(now=bench.now))
+        assert bench.claim(limit=9) == []
+        bench.complete(claims[member])
+    bench.call(bench.driver.unblock(now=bench.now))
+    assert [claim.id for claim in bench.claim(limit=9)] == [last]
 
 
 @case()

@@ -34,6 +34,16 @@ def jobs_come_in_the_order_of_the_ids(bench: Bench) -> None:
 
 
 @case()
+def a_list_ends_at_the_first_id_that_is_asked_for(bench: Bench) -> None:
+    made = sorted(bench.make_job(state).id for state in REACHABLE_STATES)
+    ids = sorted([*made, *bench.add_many(30)])
+    for which in ({}, {"queue": "default"}, {"states": (JobState.READY,)}):
+        everything = [job.id for page in all_pages(bench, 7, **which) for job in page]
+        found = [job.id for page in all_pages(bench, 7, first=ids[10], **which) for job in page]
+        assert found == [job_id for job_id in everything if job_id >= ids[10]]
+
+
+@case()
 def five_hundred_jobs_are_read_in_one_call(bench: Bench) -> None:
     ids = bench.add_many(500)
     assert [job.id for job in bench.jobs(ids[::-1])] == ids[::-1]
@@ -231,6 +241,36 @@ def a_queue_tells_its_live_jobs_by_state(bench: Bench) -> None:
     }
     assert info.oldest_ready_at == start + 2 * SECOND
     assert (info.paused_at, info.pause_reason, info.sessions) == (None, None, 0)
+
+
+@case()
+def a_capped_count_of_queues_is_exact_or_names_what_is_not(bench: Bench) -> None:
+    bench.add_many(12, queue="long")
+    bench.add_many(7, queue="short")
+    bench.add_many(2, queue="short", delay=HOUR)
+    for tenant in ("acme", "globex"):
+        bench.add_many(6, queue="tenants", tenant=tenant, options=with_gates(None, ()))
+    bench.claim("short", limit=3)
+    exact = {info.name: info for info in bench.queues()}
+    assert all(not info.inexact for info in exact.values())
+    capped = {info.name: info for info in bench.queues(cap=9)}
+    assert list(capped) == list(exact)
+    for name, info in capped.items():
+        assert info.oldest_ready_at == exact[name].oldest_ready_at
+        for state, number in exact[name].counts.items():
+            if state in info.inexact:
+                assert 9 <= info.counts[state] <= number
+            else:
+                assert info.counts.get(state, 0) == number
+    assert not capped["short"].inexact
+
+
+@case()
+def a_count_up_to_one_still_finds_every_queue_with_ready_jobs(bench: Bench) -> None:
+    for n in range(5):
+        bench.add_many(3, queue=f"queue-{n}")
+        bench.add_many(2, queue=f"tenants-{n}", tenant="acme", options=with_gates(None, ()))
+    assert {info.name for info in bench.queues(cap=1)} == {info.name for info in bench.queues()}
 
 
 @case()

@@ -1,0 +1,3 @@
+module github.com/winch-jobs/winch/clients/go
+
+go 1.19
