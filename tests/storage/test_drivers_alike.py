@@ -39,7 +39,8 @@ HELPERS = {
     "postgres": {"crashes", "gated_claims", "gated_finish", "permits", "unique_keys"},
     "redis": set[str](),
 }
-MOST_INSERTS = 5
+# PostgreSQL has one for a single plain job, which makes that 1.22 times as fast: docs/performance.md.
+MOST_INSERTS = {"sqlite": 4, "postgres": 6}
 # The functions of a schema may insert jobs, too; SQLite has none.
 STATEMENTS = {"sqlite": ("sql",), "postgres": ("sql", "migrations")}
 INSERT = re.compile(r"\bINSERT\s+(?:OR\s+\w+\s+)?INTO\s+(?:\{schema\}\.|winch_)job\b", re.IGNORECASE)
@@ -87,4 +88,4 @@ def test_few_statements_insert_jobs(store: str) -> None:
     """Each one repeats the columns of a job, and each has to be changed with them."""
     files = [file for folder in STATEMENTS[store] for file in (DRIVERS / store / folder).glob("*.sql")]
     found = sum(len(INSERT.findall(file.read_text())) for file in files)
-    assert found <= MOST_INSERTS
+    assert found <= MOST_INSERTS[store]
