@@ -34,7 +34,7 @@ TASKS = """
 
     @app.task(name="bank", breaker=Breaker(scope="bank"))
     def bank(n: int) -> None:
-        print(time.monotonic(), flush=True)
+        print(f"{time.monotonic()}\\n", end="", flush=True)
         time.sleep(0.01)
 """
 PRODUCER = """
