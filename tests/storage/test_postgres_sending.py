@@ -153,7 +153,7 @@ def test_the_last_place_of_the_pool_is_left_to_others(postgres_url: str) -> None
 
 def test_the_time_limit_begins_when_the_answer_is_wanted(store: Store) -> None:
     hasty = Store(PostgresDriver.from_url(f"{store.url}?timeout=1s"))
-    hasty.add()  # prepares the statement, for which the table must not be locked
+    hasty.driver.run(hasty.driver.enqueue(batch(2)))  # prepares the statement before the table is locked
     jobs = batch(2)
     with psycopg.connect(store.url) as other:
         other.execute("LOCK TABLE winch.job IN ACCESS EXCLUSIVE MODE")
