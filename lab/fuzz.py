@@ -35,7 +35,7 @@ from winch.core.policy import cron, schedule
 from winch.core.values import codec, duration, size
 from winch.engine.base import settings
 from winch.engine.base.encryption import Keyring
-from winch.engine.worker.queue_order import parse_queues
+from winch.engine.worker.queues.order import parse_queues
 from winch.web import search
 from winch.web.mount import build
 from winch.web.site import SiteConfig

@@ -29,7 +29,7 @@ from winch.engine.base.operation import Sleep
 from winch.engine.base.settings import Loaded, load
 from winch.engine.client.client import Surroundings
 from winch.engine.worker import monitors
-from winch.engine.worker.queue_order import QueueOrder
+from winch.engine.worker.queues.order import QueueOrder
 from winch.storage.params import JobFilter, NewJob
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Sending, Unhurried, Verb

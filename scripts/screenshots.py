@@ -39,7 +39,7 @@ from scripts import million_store
 from tests.faults.clocks import MovableClock
 from tests.web.server import serving
 from winch import App, Context, Retry
-from winch.web.upkeep import Sampler
+from winch.web.server.upkeep import Sampler
 
 PAGES = {
     "overview": "/",

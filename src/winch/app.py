@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from winch.areas.attributes import Areas
-from winch.areas.import_name import name_of
+from winch.areas.launch.import_name import name_of
 from winch.core.errors import ConfigError, SchemaMismatch, did_you_mean
 from winch.core.values.clock import Clock
 from winch.core.values.ids import JobIds
@@ -396,7 +396,7 @@ class App(Areas):
         `cron` has five fields, or is a name such as "@daily". `every` is a spacing, counted from
         midnight UTC. The schedule is active while a worker with this code runs. `options` are those of
         the job: queue, priority, expires, timeout, retry, retention, tags, headers, unique."""
-        from winch.areas.schedule_definition import check_own, define, schedule_options
+        from winch.areas.scheduling.definition import check_own, define, schedule_options
 
         given = schedule_options(cron, every, tz, dst, misfire, catch_up, overlap, jitter, calendar,
                                  on_holiday, misfire_deadline, options)  # fmt: skip
@@ -485,7 +485,7 @@ class App(Areas):
         The options are those of `winch worker`; those without a default there may be left out here. With
         processes, max_jobs, max_memory, max_lifetime, no_replace, report_busy, reload or health_port, it
         starts processes, which import the app by its name. With the others, jobs run in this process."""
-        from winch.areas.run_worker import run_worker
+        from winch.areas.launch.run_worker import run_worker
 
         return run_worker(
             self, self.import_path or name_of(self), options, lambda cli: load(code=self._code, cli=cli)

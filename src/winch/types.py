@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from winch.areas.backfill import Backfilled
 from winch.areas.dead_groups import GroupMark
-from winch.areas.drain import DrainReport
 from winch.areas.flows import FlowInfo
 from winch.areas.idempotency import Once
 from winch.areas.jobs import JobList
+from winch.areas.launch.drain import DrainReport
 from winch.areas.queue_jobs import Moved, Purged
 from winch.areas.replay import Refusal, Replayed
+from winch.areas.scheduling.backfill import Backfilled
 from winch.areas.sinks import Message
 from winch.areas.webhooks.area import Subscribed
 from winch.areas.webhooks.delivery_log import DeliveryAttempt
@@ -51,13 +51,12 @@ from winch.engine.tasks.task import (
 )
 from winch.engine.tasks.transaction import Transaction
 from winch.storage.decide.schedules import SCHEDULE_HEADER, Definition, RunKind
-from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
+from winch.storage.gate_records import KeyHolder, LimitInfo, ScopeInfo, TenantInfo
 from winch.storage.params import (
     ClaimRef,
     DeadGroup,
     Enqueued,
     Finish,
-    LimitInfo,
     NewJob,
     QueueInfo,
     SessionInfo,

@@ -29,5 +29,5 @@ def test_the_demo_is_an_application_made_of_public_names() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("winch"):
                 private |= {node.module} - PUBLIC
     assert {name for name in private if name and not name.startswith("winch.demo")} == {
-        "winch.web.serve_process"
+        "winch.web.server.serve_process"
     }

@@ -27,7 +27,7 @@ from winch.engine.base.encryption import Keyring
 from winch.engine.base.http_post import target
 from winch.engine.tasks.gates import parse_limit
 from winch.engine.tasks.options import check_queue
-from winch.engine.worker.queue_order import parse_queues
+from winch.engine.worker.queues.order import parse_queues
 from winch.web import search
 
 SOURCES = Path(__file__).parents[2] / "src/winch"

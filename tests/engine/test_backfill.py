@@ -25,7 +25,7 @@ CHILD = """
 import sys
 from datetime import datetime
 from winch import App
-from winch.areas import backfill
+from winch.areas.scheduling import backfill
 
 backfill.BATCH = 10
 app = App(sys.argv[1])

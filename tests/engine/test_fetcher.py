@@ -15,7 +15,7 @@ from winch.core.values.clock import FixedClock
 from winch.core.values.ids import job_id
 from winch.drivers.memory import MemoryDriver
 from winch.engine.worker.fetcher import RUNG, Fetcher, FetchSettings
-from winch.engine.worker.queue_order import QueueOrder
+from winch.engine.worker.queues.order import QueueOrder
 from winch.storage.params import Answer, ClaimParams, ClaimRef, NewJob, NewSession
 from winch.storage.verbs import Verb
 

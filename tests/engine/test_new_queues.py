@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from winch import App
-from winch.engine.worker.new_queues import NewQueues
+from winch.engine.worker.queues.discovery import NewQueues
 
 
 @pytest.fixture

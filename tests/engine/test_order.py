@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from winch import App, ConfigError
-from winch.engine.worker.queue_order import AllQueues, QueueOrder, parse_queues, queues_of
+from winch.engine.worker.queues.order import AllQueues, QueueOrder, parse_queues, queues_of
 
 
 def named(text: str) -> QueueOrder:

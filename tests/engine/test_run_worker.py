@@ -13,7 +13,7 @@ import click
 import pytest
 
 from winch import App, ConfigError
-from winch.areas.supervised import child_command
+from winch.areas.launch.supervised import child_command
 from winch.cli.run.child import worker_child
 from winch.cli.run.worker import worker
 from winch.engine.supervisor.worker_options import worker_flags

@@ -43,7 +43,7 @@ from winch.engine.worker.executor import Executor
 from winch.engine.worker.fetcher import Fetcher, GiveUps
 from winch.engine.worker.finisher import Finisher
 from winch.engine.worker.monitors import Cancels, Notes, Watch
-from winch.engine.worker.new_queues import NewQueues
+from winch.engine.worker.queues.discovery import NewQueues
 from winch.engine.worker.room import Reserved
 from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.slots import Slots

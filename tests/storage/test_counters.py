@@ -41,10 +41,10 @@ from winch.storage.decide.waits import signal_key
 from winch.storage.params import Answer, Wait
 from winch.testing.conformance import Target
 from winch.testing.conformance.bench import DAY, HOUR, Bench
+from winch.testing.conformance.cases.gates.breakers import BANK, HOLD, fail, held, probe, tripped
+from winch.testing.conformance.cases.gates.gates import admit, gated, limit, rate, set_limits
 from winch.testing.conformance.cases.jobs.fifo import drained, ids, members
 from winch.testing.conformance.cases.jobs.waits import unblock
-from winch.testing.conformance.cases.store.breakers import BANK, HOLD, fail, held, probe, tripped
-from winch.testing.conformance.cases.store.gates import admit, gated, limit, rate, set_limits
 
 INT4 = 2**31 - 1
 EXACT = 2**53

@@ -13,7 +13,7 @@ from tests.storage.postgres_kit import Store, connected, new_id, new_job
 from winch.core.job import to_micros
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.storage.params import NewJob
-from winch.testing.conformance.cases.store.gates import fifo, gated
+from winch.testing.conformance.cases.gates.gates import fifo, gated
 
 pytestmark = pytest.mark.servers
 HOUR = 3_600_000_000

@@ -28,7 +28,7 @@ from lab.simulate import simulate
 from lab.stores import STORES
 from lab.world import Simulation
 from winch.core.errors import ConfigError
-from winch.engine.worker.queue_order import parse_queues
+from winch.engine.worker.queues.order import parse_queues
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 25

@@ -13,7 +13,7 @@ from typing import Any
 
 from winch import App
 from winch.web.faktory.gateway import FaktoryConfig, Gateway
-from winch.web.serve import bind
+from winch.web.server.serve import bind
 
 
 class Refused(Exception):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import httpx
 
 from winch import App
-from winch.web.serve import bind, server_for
+from winch.web.server.serve import bind, server_for
 from winch.web.site import SiteConfig
 
 

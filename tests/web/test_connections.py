@@ -21,8 +21,8 @@ import pytest
 from tests.web.server import serving
 from winch import App
 from winch.core.values.ip_address import parse_networks
-from winch.web import connections
-from winch.web.connections import Crowd
+from winch.web.server import connections
+from winch.web.server.connections import Crowd
 
 
 def connected(port: int, sent: bytes = b"") -> socket.socket:

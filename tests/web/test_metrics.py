@@ -20,7 +20,7 @@ import pytest
 from tests.servers import free_port
 from tests.web.kit import Web
 from winch import App
-from winch.areas.schedule_definition import define
+from winch.areas.scheduling.definition import define
 from winch.core.job import Claim
 from winch.engine.maintenance.ticker import Ticker
 from winch.engine.observe.prometheus import MOST_PAIRS, Counters, Fleet, missed_windows

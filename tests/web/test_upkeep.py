@@ -18,7 +18,7 @@ import pytest
 from tests.web.conftest import STORES
 from winch import App
 from winch.storage.crash_report import CrashReport
-from winch.web.upkeep import Upkeep
+from winch.web.server.upkeep import Upkeep
 
 SHOP = """
 import winch

@@ -11,7 +11,7 @@ from winch.core.errors import ConfigError
 from winch.engine.tasks.options import TaskOptions, check_queue, task_options
 
 if TYPE_CHECKING:
-    from winch.areas.drain import DrainReport
+    from winch.areas.launch.drain import DrainReport
     from winch.core.policy.retry import Retry
     from winch.core.values.duration import Duration
     from winch.engine.client.client import Client
@@ -118,7 +118,7 @@ class Declares:
         concurrency: int | None = None,
     ) -> DrainReport:
         """`drain` in an event loop that runs."""
-        from winch.areas.drain import drain
+        from winch.areas.launch.drain import drain
 
         return await drain(
             self,  # type: ignore[arg-type]  # an app

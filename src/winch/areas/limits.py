@@ -13,8 +13,7 @@ from winch.engine.client.audit import actor, noted
 from winch.engine.client.client import Client
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.gates import parse_limit
-from winch.storage.gate_records import ScopeInfo, TenantInfo
-from winch.storage.params import LimitInfo
+from winch.storage.gate_records import LimitInfo, ScopeInfo, TenantInfo
 
 MOST_NAME = 500
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from winch.areas.backfill import Backfilled, backfill
-from winch.areas.schedule_definition import JOB_OPTIONS, check_own, define, retimed, schedule_options
+from winch.areas.scheduling.backfill import Backfilled, backfill
+from winch.areas.scheduling.definition import JOB_OPTIONS, check_own, define, retimed, schedule_options
 from winch.core.errors import ConfigError, ScheduleNotFound, StorageUnavailable
 from winch.core.policy.calendar import calendar
 from winch.core.values.duration import Duration

@@ -11,7 +11,7 @@ from winch import App
 from winch.demo.stage import SETTINGS, Stage, WorkerProcess
 from winch.demo.tasks import add, count, doomed, flaky, greet, haul, step, unload
 from winch.demo.terminal import bold, dim, say
-from winch.web.serve_process import ServeProcess, is_installed
+from winch.web.server.serve_process import ServeProcess, is_installed
 
 
 class TourDashboard:

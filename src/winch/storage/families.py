@@ -22,7 +22,7 @@ from winch.core.policy.queue_settings import QueueRule
 from winch.storage.crash_report import CrashReport
 from winch.storage.decide.schedules import Change, Changed, ScheduleRows, ScheduleRun
 from winch.storage.decide.waits import Sent, Taken
-from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
+from winch.storage.gate_records import KeyHolder, LimitInfo, ScopeInfo, TenantInfo
 from winch.storage.params import (
     Acted,
     Answer,
@@ -37,7 +37,6 @@ from winch.storage.params import (
     Finish,
     GroupFilter,
     JobFilter,
-    LimitInfo,
     NewJob,
     NewSession,
     Page,

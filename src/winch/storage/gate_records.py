@@ -1,10 +1,44 @@
-"""What the store answers about tenants, scopes and unique keys."""
+"""What the store answers about gates, limits, tenants, scopes and unique keys."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
+
+from winch.core.gates.uses import GateSpec
+
+
+class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The gate a blocked job waits at. `holders` are some of those that have its permits or its turn.
+    `trips`: how often its breaker has tripped since the scope was last open."""
+
+    key: str
+    kind: str
+    n: int
+    used: int
+    holders: tuple[str, ...]
+    ahead: int
+    open_at: datetime | None = None
+    per: timedelta | None = None
+    reason: str | None = None
+    trips: int = 0
+
+
+class LimitInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit, rate or weight by its name.
+
+    `spec` is None when the store has no numbers and those of each job apply. `is_live`: an operator
+    set it; otherwise it comes from the worker that started last.
+    """
+
+    name: str
+    spec: GateSpec | None
+    is_live: bool = False
+    by: str | None = None
+    set_at: datetime | None = None
+    used: int = 0
+    waiting: int = 0
 
 
 class TenantInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,11 +8,11 @@ from enum import StrEnum
 
 import msgspec
 
-from winch.core.gates.uses import GateSpec
 from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_limits import QueueLimit
 from winch.core.policy.unique import Duplicate, Until
+from winch.storage.gate_records import GateInfo
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -434,38 +434,6 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     def is_worker(self) -> bool:
         """False for a server, which declares its app's schedules and serves no queue."""
         return bool(self.queues)
-
-
-class GateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate a blocked job waits at. `holders` are some of those that have its permits or its turn.
-    `trips`: how often its breaker has tripped since the scope was last open."""
-
-    key: str
-    kind: str
-    n: int
-    used: int
-    holders: tuple[str, ...]
-    ahead: int
-    open_at: datetime | None = None
-    per: timedelta | None = None
-    reason: str | None = None
-    trips: int = 0
-
-
-class LimitInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit, rate or weight by its name.
-
-    `spec` is None when the store has no numbers and those of each job apply. `is_live`: an operator
-    set it; otherwise it comes from the worker that started last.
-    """
-
-    name: str
-    spec: GateSpec | None
-    is_live: bool = False
-    by: str | None = None
-    set_at: datetime | None = None
-    used: int = 0
-    waiting: int = 0
 
 
 # How far a store counts the jobs before one that waits: that there are more is all one wants to know.

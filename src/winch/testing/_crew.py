@@ -25,7 +25,7 @@ from winch.engine.supervisor.heartbeat import Heart
 from winch.engine.tasks.events import Events
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.attempt import Interrupt
-from winch.engine.worker.queue_order import QueueOrder, Queues
+from winch.engine.worker.queues.order import QueueOrder, Queues
 from winch.engine.worker.running.threads import ThreadCall, Threads
 from winch.engine.worker.worker import Worker, WorkerConfig
 from winch.storage.protocol import Driver

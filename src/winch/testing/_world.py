@@ -23,7 +23,7 @@ from winch.engine.base import operation
 from winch.engine.base.operation import Sleep
 from winch.engine.client.client import Surroundings
 from winch.engine.client.job import Job
-from winch.engine.worker.queue_order import queues_of
+from winch.engine.worker.queues.order import queues_of
 from winch.storage.params import Event, JobFilter
 from winch.testing._crew import Crew, EveryQueue
 from winch.testing._life import CRASH_POINTS, CrashPoint, Life

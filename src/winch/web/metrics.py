@@ -12,7 +12,8 @@ from winch.engine.observe.store_numbers import oldest_snapshot
 from winch.engine.tasks.schedules import Schedule
 
 if TYPE_CHECKING:
-    from winch.storage.params import LimitInfo, QueueInfo
+    from winch.storage.gate_records import LimitInfo
+    from winch.storage.params import QueueInfo
     from winch.web.site import Site
 
 

@@ -8,7 +8,7 @@ import click
 
 from winch.cli.run.worker import LOG_STYLE, app_options, run_worker, start_logging
 from winch.cli.shared.output import remark
-from winch.web.serve_process import ServeProcess, is_installed
+from winch.web.server.serve_process import ServeProcess, is_installed
 
 
 @click.command()

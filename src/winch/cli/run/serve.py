@@ -92,8 +92,8 @@ def serve(
         raise ConfigError("pushing jobs changes the store: --push does not go with --read-only")
     try:
         from winch.web.faktory.gateway import FaktoryConfig, Gateway, checked
-        from winch.web.serve import bind, config_for, url_of
-        from winch.web.serve import serve as run
+        from winch.web.server.serve import bind, config_for, url_of
+        from winch.web.server.serve import serve as run
     except ImportError as error:
         raise ConfigError("winch serve needs the extra: pip install 'winch-jobs[web]'") from error
     with opened(options, must_exist=False, trusted_proxies=trusted_proxies) as app:

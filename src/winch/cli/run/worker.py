@@ -12,7 +12,7 @@ from typing import Any
 import click
 import msgspec
 
-from winch.areas.supervised import supervise
+from winch.areas.launch.supervised import supervise
 from winch.cli.shared.load import load_app
 from winch.cli.shared.text import lines, one_line
 from winch.core.values.redact import mask_text

@@ -17,7 +17,8 @@ from winch.core.gates.uses import FIFO, GateSpec, GateUse, Look, gates_of, is_ga
 from winch.core.job import JobRecord, fifo_order, from_micros, to_micros
 from winch.core.lifecycle import JobState
 from winch.storage.decide.gates import Setting, gate_info, limit_info, why_ended
-from winch.storage.params import ClaimParams, Finish, GateInfo, LimitInfo
+from winch.storage.gate_records import GateInfo, LimitInfo
+from winch.storage.params import ClaimParams, Finish
 
 
 class Permit(NamedTuple):

@@ -12,7 +12,8 @@ from winch.core.values.duration import format_duration
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.client.needs import NOTHING, START, Needs, needs_of, unmet
-from winch.storage.params import MOST_AHEAD, Facts, GateInfo
+from winch.storage.gate_records import GateInfo
+from winch.storage.params import MOST_AHEAD, Facts
 from winch.storage.protocol import Driver
 
 OTHERS = "other jobs"

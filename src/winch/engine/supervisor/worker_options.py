@@ -14,7 +14,7 @@ from winch.core.policy.queue_limits import pairs_text, parse_limits, parse_rates
 from winch.core.values.duration import Duration
 from winch.engine.base.settings import Settings
 from winch.engine.tasks.options import MOST_SLOTS
-from winch.engine.worker.queue_order import parse_queues
+from winch.engine.worker.queues.order import parse_queues
 
 LAST_PORT = 65535
 MOST_AT_ONCE = MOST_SLOTS

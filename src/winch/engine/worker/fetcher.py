@@ -20,8 +20,8 @@ from winch.core.job import Claim
 from winch.core.values.ids import random_id
 from winch.engine.base.log import log
 from winch.engine.base.service import Service, polling
-from winch.engine.worker.queue_bounds import QueueBounds
-from winch.engine.worker.queue_order import QueueOrder
+from winch.engine.worker.queues.bounds import QueueBounds
+from winch.engine.worker.queues.order import QueueOrder
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish
 from winch.storage.protocol import Bell, ClaimingBell, DeliveringBell, Driver
 from winch.storage.verbs import Verb

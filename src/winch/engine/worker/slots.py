@@ -21,7 +21,7 @@ from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.fetcher import Fetcher
 from winch.engine.worker.held_jobs import Waiting, ref_of
 from winch.engine.worker.interrupts import OnLoop
-from winch.engine.worker.queue_bounds import QueueBounds
+from winch.engine.worker.queues.bounds import QueueBounds
 from winch.engine.worker.room import Prefetch, Weights, weight_of
 from winch.engine.worker.running.choose import JobPlan, Way, is_as_usual
 from winch.engine.worker.running.collecting import Collecting

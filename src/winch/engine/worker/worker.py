@@ -40,9 +40,9 @@ from winch.engine.worker.fetcher import Fetcher, FetchSettings, GiveUps
 from winch.engine.worker.finisher import Finisher
 from winch.engine.worker.held_jobs import HeldJobs
 from winch.engine.worker.monitors import Cancels, Notes, Watch
-from winch.engine.worker.new_queues import NewQueues, known_queues
 from winch.engine.worker.outcomes import Recorder
-from winch.engine.worker.queue_order import QueueOrder, Queues, pushes_only
+from winch.engine.worker.queues.discovery import NewQueues, known_queues
+from winch.engine.worker.queues.order import QueueOrder, Queues, pushes_only
 from winch.engine.worker.recycling import Recycling
 from winch.engine.worker.room import Reserved
 from winch.engine.worker.running.parts import Parts

@@ -10,8 +10,8 @@ from typing import Any
 from winch.core.gates.scopes import scope_state
 from winch.core.gates.uses import FIFO, LIMIT, SCOPE, GateSpec, GateUse, Look, name_of_key, queue_key
 from winch.core.job import from_micros
-from winch.storage.gate_records import ScopeInfo
-from winch.storage.params import Finish, GateInfo, LimitInfo
+from winch.storage.gate_records import GateInfo, LimitInfo, ScopeInfo
+from winch.storage.params import Finish
 
 # How many holders of a gate are named to waiting jobs.
 NAMED = 5

@@ -16,6 +16,7 @@ from winch.core.errors import ConfigError
 from winch.testing.conformance.absence import REFUSALS
 from winch.testing.conformance.bench import MODES, Bench, Mode
 from winch.testing.conformance.case import Case, has
+from winch.testing.conformance.cases.gates import breakers, gate_order, gate_rates, gates
 from winch.testing.conformance.cases.jobs import (
     claim,
     enqueue,
@@ -36,11 +37,7 @@ from winch.testing.conformance.cases.jobs import (
 )
 from winch.testing.conformance.cases.store import (
     backfills,
-    breakers,
     dead,
-    gate_order,
-    gate_rates,
-    gates,
     kv,
     moves,
     operators,

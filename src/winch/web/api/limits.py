@@ -17,8 +17,8 @@ from winch.engine.client.audit import acting
 from winch.engine.observe import throughput
 from winch.engine.observe.throughput import MINUTE
 from winch.engine.tasks.gates import limit_text, parse_limit
-from winch.storage.gate_records import ScopeInfo, TenantInfo
-from winch.storage.params import JobFilter, LimitInfo
+from winch.storage.gate_records import LimitInfo, ScopeInfo, TenantInfo
+from winch.storage.params import JobFilter
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas import (

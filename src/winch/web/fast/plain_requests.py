@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES
 
-from winch.web.connections import Connection
+from winch.web.server.connections import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from winch.core.errors import ConfigError
 from winch.core.values.bounds import is_int
 from winch.engine.tasks.gates import limit_text
-from winch.storage.params import LimitInfo
+from winch.storage.gate_records import LimitInfo
 from winch.web.api.limits import (
     breaker_out,
     change_limit,

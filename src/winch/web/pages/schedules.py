@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 from starlette.responses import Response
 
-from winch.areas.backfill import Backfilled
+from winch.areas.scheduling.backfill import Backfilled
 from winch.core.errors import ConfigError
 from winch.core.policy.schedule import Misfire, Overlap
 from winch.core.values import codec

@@ -11,7 +11,8 @@ from winch.core.policy.queue_settings import NO_RULE, QueueRule
 from winch.drivers.memory.gate_state import Permit
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.storage.decide.gates import CODE, queue_limit
-from winch.storage.params import LimitInfo, Promoted
+from winch.storage.gate_records import LimitInfo
+from winch.storage.params import Promoted
 from winch.storage.verbs import Verb
 
 

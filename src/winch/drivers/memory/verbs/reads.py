@@ -14,7 +14,7 @@ from winch.drivers.memory.records import Session
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.unique_keys import holders, key_holder
 from winch.storage.decide.gates import queue_info, scope_info
-from winch.storage.gate_records import KeyHolder, ScopeInfo, TenantInfo
+from winch.storage.gate_records import GateInfo, KeyHolder, ScopeInfo, TenantInfo
 from winch.storage.params import (
     MOST_AHEAD,
     DeadGroup,
@@ -22,7 +22,6 @@ from winch.storage.params import (
     Ending,
     Event,
     Facts,
-    GateInfo,
     GroupFilter,
     JobFilter,
     Page,

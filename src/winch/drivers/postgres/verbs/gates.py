@@ -12,7 +12,8 @@ from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.permits import open_gates, read_spec, to_json
 from winch.storage.decide.gates import CODE, Setting, named_limits
-from winch.storage.params import LimitInfo, Promoted
+from winch.storage.gate_records import LimitInfo
+from winch.storage.params import Promoted
 from winch.storage.verbs import Verb
 
 # How many gates one transaction opens.

@@ -19,7 +19,7 @@ from winch.core.lifecycle import JobState
 from winch.drivers.postgres.statements import Body, Row
 from winch.drivers.postgres.verbs.base import Base
 from winch.storage.decide.gates import AHEAD, OPENED_AT_ONCE, gate_info
-from winch.storage.params import GateInfo
+from winch.storage.gate_records import GateInfo
 
 read_spec: Callable[[str | bytes], GateSpec] = msgspec.json.Decoder(GateSpec).decode
 

@@ -19,7 +19,8 @@ from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.redis.records import micros
 from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.decide.gates import AHEAD, CODE, Setting, gate_info, named_limits, queue_info
-from winch.storage.params import ClaimRef, GateInfo, LimitInfo, Promoted
+from winch.storage.gate_records import GateInfo, LimitInfo
+from winch.storage.params import ClaimRef, Promoted
 from winch.storage.verbs import Verb
 
 # How many gates a sweep looks at; where more are waited at, it is another choice each time.

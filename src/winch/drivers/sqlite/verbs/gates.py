@@ -15,7 +15,8 @@ from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
 from winch.storage.decide.gates import CODE, Setting, named_limits
-from winch.storage.params import LimitInfo, Promoted
+from winch.storage.gate_records import LimitInfo
+from winch.storage.params import Promoted
 from winch.storage.verbs import Verb
 
 

@@ -19,7 +19,8 @@ from winch.core.values.codec import to_json
 from winch.drivers.sqlite.statements import Ring, Step
 from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.decide.gates import AHEAD, OPENED_AT_ONCE, gate_info, why_ended
-from winch.storage.params import ClaimParams, Finish, GateInfo
+from winch.storage.gate_records import GateInfo
+from winch.storage.params import ClaimParams, Finish
 
 _spec = msgspec.json.Decoder(GateSpec)
 _numbers = msgspec.json.Decoder(dict[str, int])

@@ -13,7 +13,8 @@ from winch.drivers.redis.cluster.handover import Handover
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.gates import GateVerbs, read_limits
-from winch.storage.params import LimitInfo, Promoted
+from winch.storage.gate_records import LimitInfo
+from winch.storage.params import Promoted
 from winch.storage.verbs import Verb
 
 # An admit of fewer than this goes from part to part, so that it admits no more.

@@ -12,8 +12,8 @@ from winch.storage.decide.waits import AWAITED_HEADER, job_key, signal_key
 from winch.storage.params import Answer, NewJob, Wait
 from winch.testing.conformance.bench import DAY, HOUR, Bench, RolledBack
 from winch.testing.conformance.case import case
+from winch.testing.conformance.cases.gates.gates import admit, fifo, gated, ids_of
 from winch.testing.conformance.cases.jobs.waits import unblock
-from winch.testing.conformance.cases.store.gates import admit, fifo, gated, ids_of
 from winch.testing.conformance.cases.store.reports import crash
 
 

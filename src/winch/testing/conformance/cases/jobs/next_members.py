@@ -12,8 +12,8 @@ from winch.core.policy.queue_settings import QueueRule
 from winch.storage.params import Answer, Finish, NewJob
 from winch.testing.conformance.bench import HOUR, LEASE, Bench
 from winch.testing.conformance.case import case
+from winch.testing.conformance.cases.gates.gates import fifo, gated, ids_of, limit, set_limits
 from winch.testing.conformance.cases.jobs.fifo import drained, ids, members
-from winch.testing.conformance.cases.store.gates import fifo, gated, ids_of, limit, set_limits
 
 TOOK, ALREADY, LOST = [Answer.TOOK], [Answer.ALREADY], [Answer.LOST]
 

@@ -8,10 +8,11 @@ from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
 from winch.storage.crash_report import CrashReport
-from winch.storage.params import Answer, ClaimRef, LimitInfo
+from winch.storage.gate_records import LimitInfo
+from winch.storage.params import Answer, ClaimRef
 from winch.testing.conformance.bench import LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
-from winch.testing.conformance.cases.store.gates import fifo, gated, ids_of, limit, states
+from winch.testing.conformance.cases.gates.gates import fifo, gated, ids_of, limit, states
 
 FAMILY = "gates"
 READY = JobState.READY

@@ -14,7 +14,7 @@ from winch.storage.decide.waits import signal_key
 from winch.storage.params import Wait
 from winch.testing.conformance.bench import HOUR, MINUTE, Bench
 from winch.testing.conformance.case import case
-from winch.testing.conformance.cases.store.gates import (
+from winch.testing.conformance.cases.gates.gates import (
     BLOCKED,
     admit,
     fifo,

@@ -7,11 +7,10 @@ from datetime import timedelta
 from winch.core.gates.uses import SCOPE, BreakerSpec, GateUse
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
-from winch.storage.gate_records import ScopeInfo
-from winch.storage.params import GateInfo
+from winch.storage.gate_records import GateInfo, ScopeInfo
 from winch.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
-from winch.testing.conformance.cases.store.gates import admit, gated
+from winch.testing.conformance.cases.gates.gates import admit, gated
 
 MICROS = 1_000_000
 OF, HOLD = 4, 30 * SECOND

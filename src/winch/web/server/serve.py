@@ -16,7 +16,9 @@ from winch.core.errors import ConfigError
 from winch.core.values.ip_address import is_loopback, parse_networks
 from winch.storage.fast import is_fast
 from winch.web.access import LOCAL_NAMES
-from winch.web.connections import (
+from winch.web.fast.plain_requests import PlainConnection
+from winch.web.mount import build_site
+from winch.web.server.connections import (
     BACKLOG,
     KEEP_ALIVE_SECONDS,
     Connection,
@@ -24,11 +26,9 @@ from winch.web.connections import (
     most_connections,
     protocol_of,
 )
-from winch.web.fast.plain_requests import PlainConnection
-from winch.web.mount import build_site
+from winch.web.server.upkeep import Upkeep
 from winch.web.site import Site, SiteConfig
 from winch.web.tokens import Tokens
-from winch.web.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from winch.app import App

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from winch.areas.supervised import supervise
+from winch.areas.launch.supervised import supervise
 from winch.core.errors import ConfigError
 from winch.core.values.duration import parse_duration
 from winch.engine.base.settings import Loaded

@@ -17,7 +17,7 @@ from winch.storage.decide.waits import signal_key
 from winch.storage.params import Answer, Wait
 from winch.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
-from winch.testing.conformance.cases.store.gates import (
+from winch.testing.conformance.cases.gates.gates import (
     BLOCKED,
     MICROS,
     admit,

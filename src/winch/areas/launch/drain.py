@@ -10,8 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from winch.areas.import_name import name_of
-from winch.areas.run_worker import Runnable
+from winch.areas.launch.import_name import name_of
+from winch.areas.launch.run_worker import Runnable
 from winch.core.errors import ConfigError
 from winch.core.values.duration import Duration, parse_duration
 from winch.engine.observe.throughput import Rates, TaskRate

@@ -29,7 +29,7 @@ from winch.engine.supervisor.messages import Hello
 from winch.engine.supervisor.reload import app_folder, changes
 from winch.engine.supervisor.supervisor import Supervisor
 from winch.engine.supervisor.worker_options import queues_text, worker_flags
-from winch.engine.worker.queue_order import parse_queues
+from winch.engine.worker.queues.order import parse_queues
 from winch.storage.protocol import Driver
 
 # What a scraper must show to read a worker's metrics from another machine.

@@ -18,7 +18,8 @@ from winch.core.job import Claim, to_micros
 from winch.core.lifecycle import JobState
 from winch.core.policy.unique import Duplicate
 from winch.storage.crash_report import CrashReport
-from winch.storage.params import Answer, ClaimRef, LimitInfo, Promoted
+from winch.storage.gate_records import LimitInfo
+from winch.storage.params import Answer, ClaimRef, Promoted
 from winch.testing.conformance.bench import HOUR, LEASE, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
 

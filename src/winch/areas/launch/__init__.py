@@ -1,0 +1,1 @@
+"""Workers that an app starts: in this process, or under a supervisor."""

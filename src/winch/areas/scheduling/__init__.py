@@ -1,0 +1,1 @@
+"""What `app.schedules` is made of: definitions, and jobs for times that have passed."""

@@ -1,0 +1,1 @@
+"""Limits, rates, fairness and breakers."""
