@@ -49,14 +49,14 @@ from winch.storage.params import (
     Trim,
     Wait,
 )
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class EnqueueVerbs(Protocol):
     """Producing: store new jobs."""
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued]]:
         """Store the jobs: scheduled where they are due later, else ready. All of them or none.
 
@@ -80,7 +80,7 @@ class EnqueueVerbs(Protocol):
 class ClaimVerbs(Protocol):
     """Take jobs to run."""
 
-    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+    def claim(self, params: ClaimParams, *, now: Now = None) -> Verb[list[Claim]]:
         """Take ready jobs: the first queue that has some, lowest sort key first, then the next queue.
         Between equal sort keys the lower id goes first, so that jobs stored together keep their order.
 
@@ -105,7 +105,7 @@ class ClaimVerbs(Protocol):
 class FinishVerbs(Protocol):
     """What becomes of a claim: its end, its notes, and whether it still stands."""
 
-    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def finish(self, outcomes: Sequence[Finish], *, now: Now = None) -> Verb[list[Answer]]:
         """End claims. TOOK: this call ended it. ALREADY: an earlier call with this token ended it in the
         same way (`what`). LOST: another process ended the claim, or it ended in another way: a
         completion after a release or a failure is lost. Nothing is changed.
@@ -120,7 +120,7 @@ class FinishVerbs(Protocol):
         ...
 
     def finish_and_claim(
-        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
+        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: Now = None
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         """End claims as `finish` does, and take the next members of their FIFO keys in the same
         transaction, under the token and session of `then`. A driver with `continues_limits` also takes
@@ -138,20 +138,20 @@ class FinishVerbs(Protocol):
         ...
 
     def release(
-        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: Now = None
     ) -> Verb[list[Answer]]:
         """Give claimed jobs back unrun: ready again at their old place, the attempt handed back.
         A requested cancel is carried out instead. With `has_started` their handlers had begun, and each
         gets a line "released" in its history. Answers as `finish` does."""
         ...
 
-    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+    def give_up(self, session: str, tokens: Sequence[str], *, now: Now = None) -> Verb[int]:
         """Release what claims whose answer was lost may have taken: every job of this session that
         runs under one of these tokens. Returns how many. May be repeated; a delayed claim can land
         after the first try."""
         ...
 
-    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: Now = None) -> Verb[list[Answer]]:
         """End claims whose job killed the process it ran in, as `end_session` does: a crash counted,
         suspect, dead by the rule; one with something to undo at UNDO_LIVES times as many crashes.
         Answers as `finish` does, but ALREADY for every end by this token."""
@@ -178,7 +178,7 @@ class FinishVerbs(Protocol):
 class SessionVerbs(Protocol):
     """The sessions of workers: their leases, and what they hold."""
 
-    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+    def start_session(self, session: NewSession, *, now: Now = None) -> Verb[datetime]:
         """Begin a session with a fresh lease; returns the store's time. May be repeated.
 
         The schedules it declares are active while it lives. Of those that several declare, the
@@ -186,7 +186,7 @@ class SessionVerbs(Protocol):
         now on."""
         ...
 
-    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+    def beat(self, sessions: Sequence[str], *, now: Now = None) -> Verb[list[Pulse]]:
         """Extend the leases of live sessions by their whole length and count the beat; one statement
         whatever the number of sessions and of running jobs. An ended or unknown session stays so.
 
@@ -195,7 +195,7 @@ class SessionVerbs(Protocol):
         ...
 
     def end_session(
-        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
+        self, session: str, crash: CrashReport | None = None, *, now: Now = None
     ) -> Verb[list[Rescued]]:
         """End a session and take its running jobs back at once.
 
@@ -222,7 +222,7 @@ class UpkeepVerbs(Protocol):
     """What keeps the store going: lost claims, due jobs, old jobs."""
 
     def rescue(
-        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: Now = None
     ) -> Verb[list[Rescued]]:
         """End sessions whose lease is over, then take up to `limit` running jobs of ended or unknown
         sessions: suspects, ready at their old place with the attempt handed back; dead by RESCUE_RULE
@@ -235,16 +235,16 @@ class UpkeepVerbs(Protocol):
         """
         ...
 
-    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def promote(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         """Make due scheduled and retrying jobs ready, earliest first; say when the next is due."""
         ...
 
-    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+    def prune(self, *, limit: int = 1000, now: Now = None) -> Verb[int]:
         """Delete final jobs whose keeping time is over, and old ended sessions; returns how many
         jobs went. Call again until it returns less than `limit`."""
         ...
 
-    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+    def trim(self, which: Trim, *, now: Now = None) -> Verb[int]:
         """Delete dead jobs that are too many, at most `limit`; returns how many went. Call again until
         it returns less. Newest is by the moment of death, then by id; the bytes of a job are those of
         its args, history, log and checkpoint, more or less. Costs little when there is nothing to do."""
@@ -254,23 +254,21 @@ class UpkeepVerbs(Protocol):
 class GateVerbs(Protocol):
     """Limits, rates, FIFO keys and tenants."""
 
-    def admit(
-        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
-    ) -> Verb[Promoted]:
+    def admit(self, *, limit: int = 1000, is_sweep: bool = False, now: Now = None) -> Verb[Promoted]:
         """Open the gates whose moment has come: as many of their waiting jobs are ready as fit now. Says
         how many became ready, and when the next gate may open. With `is_sweep` every gate at which jobs
         wait is looked at, so that no job waits where there is room."""
         ...
 
     def set_limits(
-        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: Now = None
     ) -> Verb[None]:
         """Set limits, rates and tenants' weights by name for the whole fleet, from now on; None takes
         the setting away. `by` is the person; what a person has set is not changed by what code declares
         (`by=None`). Jobs that fit now are ready."""
         ...
 
-    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+    def set_queue(self, queue: str, rule: QueueRule, *, now: Now = None) -> Verb[None]:
         """Set what claims of this queue read, from now on and for every job in it, whichever producer
         stored it. Jobs that run now count against the concurrency. No claim that began before takes a
         job after this call has returned without counting it. May be repeated."""
@@ -288,15 +286,13 @@ class GateVerbs(Protocol):
 class WaitVerbs(Protocol):
     """Signals, and jobs that wait for them or for other jobs."""
 
-    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
+    def signal(self, name: str, payload: str, *, id: str, now: Now = None) -> Verb[Sent]:
         """Keep a signal until a job takes it. One of this name with the same id changes nothing, also
         after it was taken (for KEEP_TAKEN). Jobs that wait for the name are ready after the next
         `unblock`, which is rung for."""
         ...
 
-    def take_signal(
-        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
-    ) -> Verb[Taken]:
+    def take_signal(self, claim: ClaimRef, name: str, *, wanted_by: str, now: Now = None) -> Verb[Taken]:
         """Take the oldest signal of this name that is not taken, while the claim is live; else
         nothing is changed and the answer is LOST. A job that has taken one for the same `wanted_by`
         gets that one again, in this claim and in every later one."""
@@ -309,7 +305,7 @@ class WaitVerbs(Protocol):
         *,
         claim: ClaimRef | None = None,
         is_repeat: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> Verb[list[Enqueued] | None]:
         """`enqueue`, and in the same transaction what jobs wait for, by id: those of this call that are
         new are blocked, and one that is blocked already waits for more. With a `claim` that is not live
@@ -317,7 +313,7 @@ class WaitVerbs(Protocol):
         unfinished."""
         ...
 
-    def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def unblock(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         """Make blocked jobs ready for which what they wait for has come, or whose time to wait is over:
         where one of their `is_enough` has come, or all others, or neither is left. Looks at up to
         `limit` keys that were written down, and removes them. Says how many became ready (`limit`: call
@@ -328,15 +324,13 @@ class WaitVerbs(Protocol):
 class ScheduleVerbs(Protocol):
     """Schedules and their runs."""
 
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[ScheduleRows]:
+    def due_schedules(self, *, limit: int = 100, now: Now = None) -> Verb[ScheduleRows]:
         """The schedules that want a tick, by name: active, not paused, and with a window that is due, a
         job that waits for an earlier one to end, or another timing in effect than their next window was
         found by. With the moment when the next of the others is due."""
         ...
 
-    def change_schedule(
-        self, name: str, change: Change, *, now: datetime | None = None
-    ) -> Verb[Changed]:
+    def change_schedule(self, name: str, change: Change, *, now: Now = None) -> Verb[Changed]:
         """Define, pause, resume, remove, tick, trigger or skip; see storage/decide/schedules.py.
 
         Changes of one schedule take effect one after the other. The jobs of a tick are stored with it,
@@ -345,7 +339,7 @@ class ScheduleVerbs(Protocol):
         """
         ...
 
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[ScheduleRows]:
+    def schedules(self, *, name: str | None = None, now: Now = None) -> Verb[ScheduleRows]:
         """All schedules by name, or the one of this name, with the definitions in effect."""
         ...
 
@@ -358,18 +352,13 @@ class OperatorVerbs(Protocol):
     """What people do to jobs and queues."""
 
     def cancel(
-        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: Now = None
     ) -> Verb[list[Acted]]:
         """Cancel waiting jobs; leave a request with running ones (asking twice changes nothing)."""
         ...
 
     def retry(
-        self,
-        ids: Sequence[str],
-        *,
-        by: str,
-        changes: RetryChanges = NO_CHANGES,
-        now: datetime | None = None,
+        self, ids: Sequence[str], *, by: str, changes: RetryChanges = NO_CHANGES, now: Now = None
     ) -> Verb[list[Acted]]:
         """Make the jobs ready now: scheduled and retrying ones early, final ones anew with attempt 0
         and their history kept. Counts of crashes and rescues start over. What `changes` names is
@@ -378,37 +367,33 @@ class OperatorVerbs(Protocol):
         says which."""
         ...
 
-    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
         """Remove jobs that are not running, for good."""
         ...
 
-    def pause(
-        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
-    ) -> Verb[None]:
+    def pause(self, queue: str, *, by: str, reason: str | None = None, now: Now = None) -> Verb[None]:
         """No job of this queue is claimed until `resume`; running ones go on. The queue need not
         have jobs yet."""
         ...
 
-    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+    def resume(self, queue: str, *, by: str, now: Now = None) -> Verb[None]:
         """Claims go on; workers waiting for the queue are woken."""
         ...
 
-    def move(
-        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
-    ) -> Verb[list[Acted]]:
+    def move(self, ids: Sequence[str], queue: str, *, by: str, now: Now = None) -> Verb[list[Acted]]:
         """Put waiting jobs into another queue. Their state, their times and what they wait for stay.
         Running and final jobs are not changed."""
         ...
 
     def hold_scope(
-        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: Now = None
     ) -> Verb[bool]:
         """Hold the jobs of a scope for a time, never shorter than it is held already. With None the
         scope opens now and ramps up, as after a successful probe; attempts that were claimed before
         have no say any more. False: there was nothing to open."""
         ...
 
-    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+    def release_key(self, key: str, *, by: str, now: Now = None) -> Verb[str | None]:
         """Free a unique key: the live job that holds it goes on without it. Returns the id of that job;
         None where no job held the key."""
         ...
@@ -468,7 +453,7 @@ class ReadVerbs(Protocol):
         part, or the queue is not in the list because none of its jobs was met."""
         ...
 
-    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+    def depth(self, queue: str, *, cap: int, now: Now = None) -> Verb[Depth]:
         """How many ready jobs the queue has, counted up to `cap`, and how long the first in line has
         been ready; None where there is none, or where the store cannot find it cheaply."""
         ...
@@ -477,7 +462,7 @@ class ReadVerbs(Protocol):
         """The sessions, latest start first."""
         ...
 
-    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+    def explain(self, job_id: str, *, now: Now = None) -> Verb[Facts | None]:
         """What there is to say about why this job is where it is."""
         ...
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -16,7 +15,7 @@ from winch.core.lifecycle import JobState
 from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import AWAITED_HEADER
 from winch.storage.params import Enqueued, NewJob
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # The book of numbers and open parcels; a store that keeps them elsewhere has none of it.
 PARCELS = "parcel"
@@ -113,13 +112,7 @@ class MoveVerbs(Protocol):
     """Jobs leave a store for another one, or come from one. docs/protocol/move.md has the rules."""
 
     def move_out(
-        self,
-        move: str,
-        number: int,
-        ids: Sequence[str],
-        *,
-        is_whole: bool = False,
-        now: datetime | None = None,
+        self, move: str, number: int, ids: Sequence[str], *, is_whole: bool = False, now: Now = None
     ) -> Verb[Parcel]:
         """The parcel of this move that is open. Where none is and `number` is higher than that of every
         parcel before: take those of the jobs that `is_movable` allows out of the store and keep them in
@@ -128,7 +121,7 @@ class MoveVerbs(Protocol):
         after `delete`; no job that stays is woken wrongly, because none waits for one that leaves."""
 
     def move_in(
-        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None
+        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: Now = None
     ) -> Verb[bool]:
         """Store the jobs of a parcel as they are, each as `arriving` has it, and wake their workers.
         False where a parcel with this number or a higher one has come before: nothing is changed. A job
@@ -145,12 +138,7 @@ class MoveVerbs(Protocol):
         changes nothing and is answered True."""
 
     def enqueue_fenced(
-        self,
-        jobs: Sequence[NewJob],
-        number: int,
-        *,
-        is_repeat: bool = False,
-        now: datetime | None = None,
+        self, jobs: Sequence[NewJob], number: int, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         """`enqueue`, fenced in the same transaction. None: the fence is higher than this number, and no
         job is stored; in a cluster some may be, and a repeat finds them."""

@@ -12,12 +12,16 @@ over when the store asks for it (a deadlock), so bodies hold no state of their o
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+# The moment at which a verb takes place. None is the store's own clock; only tests pass another.
+Now: TypeAlias = datetime | None
 
 
 class Verb(msgspec.Struct, Generic[T], frozen=True):

@@ -34,7 +34,7 @@ from winch.storage.params import (
 )
 from winch.storage.parcels import Parcel
 from winch.storage.protocol import Driver
-from winch.storage.verbs import Sending, Unhurried, Verb
+from winch.storage.verbs import Now, Sending, Unhurried, Verb
 
 T = TypeVar("T")
 log: logging.Logger = logging.getLogger("winch")
@@ -200,7 +200,7 @@ class RoutedDriver:
     # -- enqueue -----------------------------------------------------------------------------------
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued]]:
         plain = self.source.enqueue(jobs, is_repeat=is_repeat, now=now)
         if self._is_idle and not is_repeat and not any(map(is_bound, jobs)):
@@ -295,7 +295,7 @@ class RoutedDriver:
         *,
         claim: ClaimRef | None = None,
         is_repeat: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> Verb[list[Enqueued] | None]:
         plain = self.source.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat, now=now)
         if claim is not None or self._is_idle:
@@ -319,7 +319,7 @@ class RoutedDriver:
 
         return self._routed(plain, plan)
 
-    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
+    def signal(self, name: str, payload: str, *, id: str, now: Now = None) -> Verb[Sent]:
         plain = self.source.signal(name, payload, id=id, now=now)
         if self._is_idle:
             return plain
@@ -347,7 +347,7 @@ class RoutedDriver:
     def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
         return self._found(self.source.results(ids), ids, lambda store, some: store.results(some))
 
-    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+    def explain(self, job_id: str, *, now: Now = None) -> Verb[Facts | None]:
         plain = self.source.explain(job_id, now=now)
 
         def plan() -> Plan[Facts | None]:
@@ -394,21 +394,16 @@ class RoutedDriver:
         return self._routed(plain, plan)
 
     def cancel(
-        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: Now = None
     ) -> Verb[list[Acted]]:
         return self._acted(ids, lambda s, some: s.cancel(some, by=by, reason=reason, now=now))
 
     def retry(
-        self,
-        ids: Sequence[str],
-        *,
-        by: str,
-        changes: RetryChanges = NO_CHANGES,
-        now: datetime | None = None,
+        self, ids: Sequence[str], *, by: str, changes: RetryChanges = NO_CHANGES, now: Now = None
     ) -> Verb[list[Acted]]:
         return self._acted(ids, lambda s, some: s.retry(some, by=by, changes=changes, now=now))
 
-    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
         return self._acted(ids, lambda s, some: s.delete(some, by=by, now=now))
 
     def _acted(

@@ -13,7 +13,7 @@ from winch.core.policy.queue_settings import NO_RULE, QueueRule
 from winch.drivers.memory.gate_state import Permit
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.storage.params import ClaimParams
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ClaimVerbs:
@@ -23,7 +23,7 @@ class ClaimVerbs:
         self._base = base
         self._state = base.state
 
-    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+    def claim(self, params: ClaimParams, *, now: Now = None) -> Verb[list[Claim]]:
         def body() -> list[Claim]:
             at = self._base.now(now)
             session = self._state.sessions.get(params.session)

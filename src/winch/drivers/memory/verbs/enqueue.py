@@ -16,7 +16,7 @@ from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.unique_keys import holders_of
 from winch.storage.decide.unique import filled, planned
 from winch.storage.params import Enqueued, NewJob, stored_at
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class EnqueueVerbs:
@@ -27,7 +27,7 @@ class EnqueueVerbs:
         self._state = base.state
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued]]:
         return verb("enqueue", lambda: self.store(jobs, self._base.now(now), is_repeat=is_repeat))
 

@@ -14,7 +14,7 @@ from winch.drivers.memory.verbs.taking_back import give_back, suspect
 from winch.drivers.memory.verbs.waits import WaitVerbs
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class FinishVerbs:
@@ -26,7 +26,7 @@ class FinishVerbs:
         self._state = base.state
         self._waits = waits
 
-    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def finish(self, outcomes: Sequence[Finish], *, now: Now = None) -> Verb[list[Answer]]:
         def body() -> list[Answer]:
             at = self._base.now(now)
             return [self._finish_one(outcome, at) for outcome in outcomes]
@@ -34,7 +34,7 @@ class FinishVerbs:
         return verb("finish", body)
 
     def finish_and_claim(
-        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
+        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: Now = None
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         def body() -> tuple[list[Answer], list[Claim]]:
             at = self._base.now(now)
@@ -59,7 +59,7 @@ class FinishVerbs:
         return Answer.TOOK
 
     def release(
-        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: Now = None
     ) -> Verb[list[Answer]]:
         def body() -> list[Answer]:
             at = self._base.now(now)
@@ -78,7 +78,7 @@ class FinishVerbs:
 
         return verb("release", body)
 
-    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+    def give_up(self, session: str, tokens: Sequence[str], *, now: Now = None) -> Verb[int]:
         def body() -> int:
             at = self._base.now(now)
             mine = [job for job in self._base.running(session) if job.token in tokens]
@@ -88,7 +88,7 @@ class FinishVerbs:
 
         return verb("give_up", body)
 
-    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: Now = None) -> Verb[list[Answer]]:
         def body() -> list[Answer]:
             at = self._base.now(now)
             answers = []

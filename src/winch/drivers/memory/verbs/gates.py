@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from winch.core.gates.uses import GateSpec, is_gated, queue_key
 from winch.core.lifecycle import JobState
@@ -13,7 +12,7 @@ from winch.drivers.memory.verbs.base import Base, verb
 from winch.storage.decide.gates import CODE, queue_limit
 from winch.storage.gate_records import LimitInfo
 from winch.storage.params import Promoted
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class GateVerbs:
@@ -23,9 +22,7 @@ class GateVerbs:
         self._base = base
         self._state = base.state
 
-    def admit(
-        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
-    ) -> Verb[Promoted]:
+    def admit(self, *, limit: int = 1000, is_sweep: bool = False, now: Now = None) -> Verb[Promoted]:
         def body() -> Promoted:
             at = self._base.now(now)
             gates = self._state.gates
@@ -39,7 +36,7 @@ class GateVerbs:
         return verb("admit", body)
 
     def set_limits(
-        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: Now = None
     ) -> Verb[None]:
         def body() -> None:
             at = self._base.now(now)
@@ -47,7 +44,7 @@ class GateVerbs:
 
         return verb("set_limits", body)
 
-    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+    def set_queue(self, queue: str, rule: QueueRule, *, now: Now = None) -> Verb[None]:
         def body() -> None:
             if rule == NO_RULE:
                 self._state.rules.pop(queue, None)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.storage.kv_records import KvFilter, KvRecord
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class KvVerbs:
@@ -17,7 +16,7 @@ class KvVerbs:
         self._base = base
         self._state = base.state
 
-    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
+    def kv_put(self, records: Sequence[KvRecord], *, now: Now = None) -> Verb[None]:
         def body() -> None:
             at, kept = self._base.now(now), self._state.records
             for key in [key for key, (_, end) in kept.items() if end is not None and end <= at]:
@@ -29,7 +28,7 @@ class KvVerbs:
         return verb("kv_put", body)
 
     def kv_swap(
-        self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
+        self, record: KvRecord, *, instead_of: str | None = None, now: Now = None
     ) -> Verb[str | None]:
         def body() -> str | None:
             at, kept = self._base.now(now), self._state.records
@@ -46,7 +45,7 @@ class KvVerbs:
 
         return verb("kv_swap", body)
 
-    def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
+    def kv_list(self, which: KvFilter, *, now: Now = None) -> Verb[list[KvRecord]]:
         def body() -> list[KvRecord]:
             at = self._base.now(now)
             found = [

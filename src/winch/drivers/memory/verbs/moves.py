@@ -15,7 +15,7 @@ from winch.drivers.memory.verbs.unique_keys import holders
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import NO_PARCEL, Parcel, arriving, is_movable, takes_whole
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class MoveVerbs:
@@ -27,13 +27,7 @@ class MoveVerbs:
         self._enqueue = enqueue
 
     def move_out(
-        self,
-        move: str,
-        number: int,
-        ids: Sequence[str],
-        *,
-        is_whole: bool = False,
-        now: datetime | None = None,
+        self, move: str, number: int, ids: Sequence[str], *, is_whole: bool = False, now: Now = None
     ) -> Verb[Parcel]:
         def body() -> Parcel:
             parcels = self._state.parcels
@@ -66,7 +60,7 @@ class MoveVerbs:
         self._base.admit(self._state.gates.left(job, None), at)
 
     def move_in(
-        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None
+        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: Now = None
     ) -> Verb[bool]:
         def body() -> bool:
             last_in = self._state.parcels.last_in
@@ -110,12 +104,7 @@ class MoveVerbs:
         return verb("raise_fence", body)
 
     def enqueue_fenced(
-        self,
-        jobs: Sequence[NewJob],
-        number: int,
-        *,
-        is_repeat: bool = False,
-        now: datetime | None = None,
+        self, jobs: Sequence[NewJob], number: int, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         def body() -> list[Enqueued] | None:
             if self._state.parcels.fence > number:

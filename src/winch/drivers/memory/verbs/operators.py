@@ -13,7 +13,7 @@ from winch.core.lifecycle import FINAL, TRANSITIONS, WAITING, JobState
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.unique_keys import key_holder
 from winch.storage.params import Acted
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class OperatorVerbs:
@@ -24,7 +24,7 @@ class OperatorVerbs:
         self._state = base.state
 
     def cancel(
-        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: Now = None
     ) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
             asked = changes.cancelled(job, by, reason, at)
@@ -36,12 +36,7 @@ class OperatorVerbs:
         return self._operate("cancel", ids, now, act)
 
     def retry(
-        self,
-        ids: Sequence[str],
-        *,
-        by: str,
-        changes: RetryChanges = NO_CHANGES,
-        now: datetime | None = None,
+        self, ids: Sequence[str], *, by: str, changes: RetryChanges = NO_CHANGES, now: Now = None
     ) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
             if job.state in FINAL:
@@ -50,7 +45,7 @@ class OperatorVerbs:
 
         return self._operate("retry", ids, now, act, lambda job: key_holder(self._state, job))
 
-    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
         def act(job: JobRecord, at: datetime) -> None:
             if self._state.live.pop(job.id, None) is not None:
                 self._base.wake_waiting(job)
@@ -88,24 +83,20 @@ class OperatorVerbs:
 
         return verb(name, body)
 
-    def pause(
-        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
-    ) -> Verb[None]:
+    def pause(self, queue: str, *, by: str, reason: str | None = None, now: Now = None) -> Verb[None]:
         def body() -> None:
             self._state.paused[queue] = (self._base.now(now), reason)
 
         return verb("pause", body)
 
-    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+    def resume(self, queue: str, *, by: str, now: Now = None) -> Verb[None]:
         def body() -> None:
             self._state.paused.pop(queue, None)
             self._base.ring({queue})
 
         return verb("resume", body)
 
-    def move(
-        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
-    ) -> Verb[list[Acted]]:
+    def move(self, ids: Sequence[str], queue: str, *, by: str, now: Now = None) -> Verb[list[Acted]]:
         def body() -> list[Acted]:
             at = self._base.now(now)
             answers = []
@@ -122,7 +113,7 @@ class OperatorVerbs:
         return verb("move", body)
 
     def hold_scope(
-        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: Now = None
     ) -> Verb[bool]:
         def body() -> bool:
             at = self._base.now(now)
@@ -139,7 +130,7 @@ class OperatorVerbs:
 
         return verb("hold_scope", body)
 
-    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+    def release_key(self, key: str, *, by: str, now: Now = None) -> Verb[str | None]:
         def body() -> str | None:
             self._state.kept_keys.pop(key, None)
             for job in self._state.live.values():

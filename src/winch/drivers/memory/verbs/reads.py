@@ -28,7 +28,7 @@ from winch.storage.params import (
     QueueInfo,
     SessionInfo,
 )
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ReadVerbs:
@@ -165,7 +165,7 @@ class ReadVerbs:
             sessions=sessions,
         )
 
-    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+    def depth(self, queue: str, *, cap: int, now: Now = None) -> Verb[Depth]:
         def body() -> Depth:
             ready = [
                 job.run_at
@@ -210,7 +210,7 @@ class ReadVerbs:
             queue_limits=info.queue_limits,
         )
 
-    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+    def explain(self, job_id: str, *, now: Now = None) -> Verb[Facts | None]:
         def body() -> Facts | None:
             job = self._state.live.get(job_id) or self._state.archive.get(job_id)
             if job is None:

@@ -23,7 +23,7 @@ from winch.storage.decide.schedules import (
     with_held,
 )
 from winch.storage.params import NewSession
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ScheduleVerbs:
@@ -57,7 +57,7 @@ class ScheduleVerbs:
         definition = declared[-1] if declared else row.definition
         return replace(row, definition=definition, declared_by=len(declared))
 
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[ScheduleRows]:
+    def schedules(self, *, name: str | None = None, now: Now = None) -> Verb[ScheduleRows]:
         def body() -> ScheduleRows:
             rows = sorted(self._state.schedules.rows.items())
             found = [self._in_effect(row) for key, row in rows if name in (None, key)]
@@ -65,7 +65,7 @@ class ScheduleVerbs:
 
         return verb("schedules", body, is_read=True)
 
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[ScheduleRows]:
+    def due_schedules(self, *, limit: int = 100, now: Now = None) -> Verb[ScheduleRows]:
         return verb("due_schedules", lambda: self.due(self._base.now(now), limit), is_read=True)
 
     def due(self, at: datetime, limit: int) -> ScheduleRows:
@@ -76,9 +76,7 @@ class ScheduleVerbs:
         later = [row.next_at for row in rows if row.next_at is not None and row.next_at > at]
         return ScheduleRows(at, tuple(found[:limit]), min(later, default=None))
 
-    def change_schedule(
-        self, name: str, change: Change, *, now: datetime | None = None
-    ) -> Verb[Changed]:
+    def change_schedule(self, name: str, change: Change, *, now: Now = None) -> Verb[Changed]:
         def body() -> Changed:
             at = self._base.now(now)
             state = self._state.schedules

@@ -18,7 +18,7 @@ from winch.storage.params import (
     Pulse,
     Rescued,
 )
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class SessionVerbs:
@@ -29,7 +29,7 @@ class SessionVerbs:
         self._state = base.state
         self._schedules = schedules
 
-    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+    def start_session(self, session: NewSession, *, now: Now = None) -> Verb[datetime]:
         def body() -> datetime:
             at = self._base.now(now)
             if session.id not in self._state.sessions:
@@ -39,7 +39,7 @@ class SessionVerbs:
 
         return verb("start_session", body)
 
-    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+    def beat(self, sessions: Sequence[str], *, now: Now = None) -> Verb[list[Pulse]]:
         def body() -> list[Pulse]:
             at = self._base.now(now)
             pulses = []
@@ -65,7 +65,7 @@ class SessionVerbs:
         return tuple(sorted(found)[:MOST_COMMANDS])
 
     def end_session(
-        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
+        self, session: str, crash: CrashReport | None = None, *, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> list[Rescued]:
             at = self._base.now(now)

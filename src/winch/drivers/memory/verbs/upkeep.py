@@ -13,7 +13,7 @@ from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.taking_back import suspect
 from winch.drivers.memory.verbs.waits import WaitVerbs
 from winch.storage.params import Promoted, Rescued, Trim
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 KEEP_SESSIONS = timedelta(days=1)
 
@@ -27,7 +27,7 @@ class UpkeepVerbs:
         self._waits = waits
 
     def rescue(
-        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> list[Rescued]:
             at = self._base.now(now)
@@ -55,7 +55,7 @@ class UpkeepVerbs:
 
         return verb("rescue", body)
 
-    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def promote(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         def body() -> Promoted:
             at = self._base.now(now)
             waiting = sorted(
@@ -70,7 +70,7 @@ class UpkeepVerbs:
 
         return verb("promote", body)
 
-    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+    def prune(self, *, limit: int = 1000, now: Now = None) -> Verb[int]:
         def body() -> int:
             at = self._base.now(now)
             over = [
@@ -91,7 +91,7 @@ class UpkeepVerbs:
 
         return verb("prune", body)
 
-    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+    def trim(self, which: Trim, *, now: Now = None) -> Verb[int]:
         def body() -> int:
             at = self._base.now(now)
             by_task: dict[str, list[JobRecord]] = {}

@@ -25,7 +25,7 @@ from winch.storage.decide.waits import (
     signal_key,
 )
 from winch.storage.params import Answer, ClaimRef, Enqueued, Finish, NewJob, Promoted, Wait
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class WaitVerbs:
@@ -36,7 +36,7 @@ class WaitVerbs:
         self._state = base.state
         self._enqueue = enqueue
 
-    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
+    def signal(self, name: str, payload: str, *, id: str, now: Now = None) -> Verb[Sent]:
         def body() -> Sent:
             if (name, id) in self._state.waits.signals:
                 return Sent(id, is_new=False)
@@ -46,9 +46,7 @@ class WaitVerbs:
 
         return verb("signal", body)
 
-    def take_signal(
-        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
-    ) -> Verb[Taken]:
+    def take_signal(self, claim: ClaimRef, name: str, *, wanted_by: str, now: Now = None) -> Verb[Taken]:
         def body() -> Taken:
             job = self._state.live.get(claim.id)
             if job is None or job.state is not JobState.RUNNING or job.token != claim.token:
@@ -74,7 +72,7 @@ class WaitVerbs:
         *,
         claim: ClaimRef | None = None,
         is_repeat: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> Verb[list[Enqueued] | None]:
         def body() -> list[Enqueued] | None:
             at = self._base.now(now)
@@ -101,7 +99,7 @@ class WaitVerbs:
 
         return verb("enqueue_after", body)
 
-    def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def unblock(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         def body() -> Promoted:
             at = self._base.now(now)
             waits = self._state.waits

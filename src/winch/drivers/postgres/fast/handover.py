@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
@@ -42,7 +41,7 @@ from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
 from winch.drivers.postgres.wakeups.listen import Listener, PostgresBell
 from winch.storage.params import Enqueued, NewJob, stored_at
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 log: logging.Logger = logging.getLogger("winch.postgres")
 
@@ -68,7 +67,7 @@ class HandoverEnqueue:
         self._sql = base.sql["enqueue.one"]
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued]]:
         if is_repeat or now is not None or len(jobs) != 1 or _rest(jobs[0]) != _nothing:
             return self._plain.enqueue(jobs, is_repeat=is_repeat, now=now)

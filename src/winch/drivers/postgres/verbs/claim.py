@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from time import monotonic
 
 from winch.core.job import Claim
@@ -11,7 +10,7 @@ from winch.drivers.postgres.statements import Body, Statement
 from winch.drivers.postgres.verbs.base import BEGINNING, MANY, Base, Place
 from winch.drivers.postgres.verbs.gated_claims import GatedClaims
 from winch.storage.params import ClaimParams
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ClaimVerbs:
@@ -23,7 +22,7 @@ class ClaimVerbs:
         self._claim, self._claim_few = base.sql["claim"], base.sql["claim.few"]
         self._has_gated = base.sql["has_gated"]
 
-    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+    def claim(self, params: ClaimParams, *, now: Now = None) -> Verb[list[Claim]]:
         # The first place of a queue counts: a second one would find what the first has locked.
         queues = list(dict.fromkeys(params.queues))
 

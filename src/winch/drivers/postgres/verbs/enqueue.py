@@ -18,7 +18,7 @@ from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base
 from winch.drivers.postgres.verbs.unique_keys import take_keys
 from winch.storage.decide.unique import Holder, filled, planned, takes_over
 from winch.storage.params import Enqueued, NewJob, stored_at
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 _encode = msgspec.json.encode
 
@@ -30,7 +30,7 @@ class EnqueueVerbs:
         self._base = base
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued]]:
         def body() -> Body[list[Enqueued]]:
             if not jobs:

@@ -21,7 +21,7 @@ from winch.drivers.postgres.verbs.crashes import crash_statement
 from winch.drivers.postgres.verbs.gated_finish import finish_gated
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # The engine has cut texts to size already; here only what cannot be stored is taken out.
 _NO_LIMIT = 1 << 30
@@ -38,7 +38,7 @@ class FinishVerbs:
         self._base = base
         self._finish = base.sql["finish"]
 
-    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def finish(self, outcomes: Sequence[Finish], *, now: Now = None) -> Verb[list[Answer]]:
         gated = [o for o in outcomes if o.is_gated or o.brake is not None]
         if not gated:
             return Verb("finish", lambda: self._finished(outcomes, now))
@@ -58,7 +58,7 @@ class FinishVerbs:
         return Verb("finish", body)
 
     def finish_and_claim(
-        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
+        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: Now = None
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
             if all(o.is_gated for o in outcomes) and _are_short(outcomes):
@@ -163,7 +163,7 @@ class FinishVerbs:
         return answers
 
     def release(
-        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: Now = None
     ) -> Verb[list[Answer]]:
         def statements(places: Sequence[int]) -> list[Statement]:
             text = write_claims(claims[place] for place in places)
@@ -231,7 +231,7 @@ class FinishVerbs:
             answers.append(Answer.ALREADY if is_repeat else Answer.LOST)
         return answers
 
-    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+    def give_up(self, session: str, tokens: Sequence[str], *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             ((count, _),) = yield self._base.statement(
                 "give_up", is_alone=True, session=session, tokens=list(tokens), now=now
@@ -240,7 +240,7 @@ class FinishVerbs:
 
         return Verb("give_up", body)
 
-    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: Now = None) -> Verb[list[Answer]]:
         def statements(places: Sequence[int]) -> list[Statement]:
             some = [crash.claims[place] for place in places]
             return [crash_statement(self._base, None, msgspec.structs.replace(crash, claims=some), now)]

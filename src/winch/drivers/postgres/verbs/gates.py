@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from winch.core.gates.uses import GateSpec, name_of_key, queue_key
 from winch.core.policy.queue_settings import QueueRule
@@ -14,7 +13,7 @@ from winch.drivers.postgres.verbs.permits import open_gates, read_spec, to_json
 from winch.storage.decide.gates import CODE, Setting, named_limits
 from winch.storage.gate_records import LimitInfo
 from winch.storage.params import Promoted
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # How many gates one transaction opens.
 GATES_AT_ONCE = 100
@@ -30,9 +29,7 @@ class GateVerbs:
         self._calls = 0
         self._tidy_after = ""  # the key of the gate that was looked at last
 
-    def admit(
-        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
-    ) -> Verb[Promoted]:
+    def admit(self, *, limit: int = 1000, is_sweep: bool = False, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
             count = 0
             # Looked for outside of a transaction: mostly there is nothing, and nothing is locked.
@@ -58,7 +55,7 @@ class GateVerbs:
         return Verb("admit", body)
 
     def set_limits(
-        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: Now = None
     ) -> Verb[None]:
         def body() -> Body[None]:
             removed = sorted(name for name, spec in specs.items() if spec is None)
@@ -82,7 +79,7 @@ class GateVerbs:
 
         return Verb("set_limits", body)
 
-    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+    def set_queue(self, queue: str, rule: QueueRule, *, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._base.statement("set_queue.wait")
             yield self._base.statement("set_queue.begin")

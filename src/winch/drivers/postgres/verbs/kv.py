@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from winch.core.errors import StorageUnavailable
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.storage.kv_records import KvFilter, KvRecord
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # How often a swap reads a line again that another transaction has removed.
 LOOKS = 5
@@ -21,7 +20,7 @@ class KvVerbs:
     def __init__(self, base: Base) -> None:
         self._base = base
 
-    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
+    def kv_put(self, records: Sequence[KvRecord], *, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._base.statement("write_lines.over", now=now)
             yield self._base.statement(
@@ -38,7 +37,7 @@ class KvVerbs:
         return Verb("kv_put", body)
 
     def kv_swap(
-        self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
+        self, record: KvRecord, *, instead_of: str | None = None, now: Now = None
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
             for _ in range(LOOKS):
@@ -61,7 +60,7 @@ class KvVerbs:
 
         return Verb("kv_swap", body)
 
-    def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
+    def kv_list(self, which: KvFilter, *, now: Now = None) -> Verb[list[KvRecord]]:
         def body() -> Body[list[KvRecord]]:
             rows = yield self._base.statement(
                 "read_lines.newest" if which.is_newest_first else "read_lines",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from winch.storage import parcels
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import NO_PARCEL, Parcel, arriving, is_movable, takes_whole
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 _NOT_WRITTEN = ("keep", "token", "gate")
 
@@ -33,13 +32,7 @@ class MoveVerbs:
         self._enqueue = enqueue
 
     def move_out(
-        self,
-        move: str,
-        number: int,
-        ids: Sequence[str],
-        *,
-        is_whole: bool = False,
-        now: datetime | None = None,
+        self, move: str, number: int, ids: Sequence[str], *, is_whole: bool = False, now: Now = None
     ) -> Verb[Parcel]:
         def look() -> Body[Parcel]:
             rows = yield self._base.statement(
@@ -80,7 +73,7 @@ class MoveVerbs:
         yield self._base.statement("move_out.keep", key=key, body=body)
 
     def move_in(
-        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None
+        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: Now = None
     ) -> Verb[bool]:
         def body() -> Body[bool]:
             key = parcels.in_key(move)
@@ -132,12 +125,7 @@ class MoveVerbs:
         return Verb("raise_fence", body)
 
     def enqueue_fenced(
-        self,
-        jobs: Sequence[NewJob],
-        number: int,
-        *,
-        is_repeat: bool = False,
-        now: datetime | None = None,
+        self, jobs: Sequence[NewJob], number: int, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
             yield self._base.statement("enqueue_fenced")

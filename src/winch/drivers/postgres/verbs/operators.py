@@ -17,7 +17,7 @@ from winch.drivers.postgres.verbs.base import Base, rounds
 from winch.drivers.postgres.verbs.permits import look_at, open_gates, write_looks
 from winch.drivers.postgres.verbs.unique_keys import take_keys
 from winch.storage.params import Acted
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # How often a job is looked for that moves between the tables while it is looked for.
 LOOKS = 3
@@ -30,17 +30,12 @@ class OperatorVerbs:
         self._base = base
 
     def cancel(
-        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: Now = None
     ) -> Verb[list[Acted]]:
         return self._operate("cancel", ids, now, by=by, reason=reason, now=now)
 
     def retry(
-        self,
-        ids: Sequence[str],
-        *,
-        by: str,
-        changes: RetryChanges = NO_CHANGES,
-        now: datetime | None = None,
+        self, ids: Sequence[str], *, by: str, changes: RetryChanges = NO_CHANGES, now: Now = None
     ) -> Verb[list[Acted]]:
         values = msgspec.structs.asdict(changes)
         values |= {"by": by, "note": changes.note, "now": now}
@@ -72,7 +67,7 @@ class OperatorVerbs:
                 held[job_id] = Acted(job_id, JobState(state), took=False, holder=holder)
         return held
 
-    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
         return self._operate("delete", ids, now)
 
     def _operate(
@@ -108,23 +103,19 @@ class OperatorVerbs:
             left = [job_id for job_id in states if job_id not in found]
         return found
 
-    def pause(
-        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
-    ) -> Verb[None]:
+    def pause(self, queue: str, *, by: str, reason: str | None = None, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._base.statement("pause", is_alone=True, queue=queue, reason=reason, now=now)
 
         return Verb("pause", body)
 
-    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+    def resume(self, queue: str, *, by: str, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._base.statement("resume", is_alone=True, queue=queue)
 
         return Verb("resume", body)
 
-    def move(
-        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
-    ) -> Verb[list[Acted]]:
+    def move(self, ids: Sequence[str], queue: str, *, by: str, now: Now = None) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
             rows = yield self._base.statement("move", ids=list(ids), queue=queue, by=by, now=now)
             found = {row[0]: JobState(row[1]) for row in rows}
@@ -139,7 +130,7 @@ class OperatorVerbs:
         return Verb("move", body)
 
     def hold_scope(
-        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: Now = None
     ) -> Verb[bool]:
         def body() -> Body[bool]:
             key = f"scope:{name}"
@@ -159,7 +150,7 @@ class OperatorVerbs:
 
         return Verb("hold_scope", body)
 
-    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+    def release_key(self, key: str, *, by: str, now: Now = None) -> Verb[str | None]:
         def body() -> Body[str | None]:
             yield self._base.statement("release_key.kept", key=key)
             rows = yield self._base.statement("release_key", key=key, by=by, now=now)

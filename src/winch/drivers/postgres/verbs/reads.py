@@ -31,7 +31,7 @@ from winch.storage.params import (
     QueueInfo,
     SessionInfo,
 )
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 _STATES = {state.value: state for state in JobState}
 # States whose jobs are few among very many others have statements of their own.
@@ -214,7 +214,7 @@ class ReadVerbs:
 
         return self._base.read("queues", body)
 
-    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+    def depth(self, queue: str, *, cap: int, now: Now = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
             ((ready, waited),) = yield self._base.statement(
                 "depth", is_alone=True, queue=queue, cap=cap, now=now
@@ -230,7 +230,7 @@ class ReadVerbs:
 
         return self._base.read("sessions", body)
 
-    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+    def explain(self, job_id: str, *, now: Now = None) -> Verb[Facts | None]:
         def body() -> Body[Facts | None]:
             (job,) = yield from self._find([job_id])
             if job is None:

@@ -26,7 +26,7 @@ from winch.storage.decide.schedules import (
     with_held,
 )
 from winch.storage.params import Enqueued
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # How often a change looks again when the row appears or disappears meanwhile.
 LOOKS = 5
@@ -39,7 +39,7 @@ class ScheduleVerbs:
         self._base = base
         self._enqueue = enqueue
 
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[ScheduleRows]:
+    def schedules(self, *, name: str | None = None, now: Now = None) -> Verb[ScheduleRows]:
         def body() -> Body[ScheduleRows]:
             ((at,),) = yield self._base.statement("schedules.now", is_alone=True, now=now)
             rows = yield self._base.statement("schedules", is_alone=True, name=name)
@@ -47,7 +47,7 @@ class ScheduleVerbs:
 
         return self._base.read("schedules", body)
 
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[ScheduleRows]:
+    def due_schedules(self, *, limit: int = 100, now: Now = None) -> Verb[ScheduleRows]:
         def body() -> Body[ScheduleRows]:
             rows = yield self._base.statement("due_schedules", is_alone=True, limit=limit, now=now)
             ((at, next_at),) = yield self._base.statement("due_schedules.next", is_alone=True, now=now)
@@ -55,9 +55,7 @@ class ScheduleVerbs:
 
         return self._base.read("due_schedules", body)
 
-    def change_schedule(
-        self, name: str, change: Change, *, now: datetime | None = None
-    ) -> Verb[Changed]:
+    def change_schedule(self, name: str, change: Change, *, now: Now = None) -> Verb[Changed]:
         def body() -> Body[Changed]:
             for _ in range(LOOKS):
                 yield self._base.statement("change_schedule", name=name)

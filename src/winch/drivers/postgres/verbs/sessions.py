@@ -16,7 +16,7 @@ from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.crashes import crash_statement
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import COMMANDS, MOST_COMMANDS, ClaimRef, NewSession, Pulse, Rescued
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class SessionVerbs:
@@ -25,7 +25,7 @@ class SessionVerbs:
     def __init__(self, base: Base) -> None:
         self._base = base
 
-    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+    def start_session(self, session: NewSession, *, now: Now = None) -> Verb[datetime]:
         def body() -> Body[datetime]:
             ((moment,),) = yield self._base.statement(
                 "start_session",
@@ -53,7 +53,7 @@ class SessionVerbs:
 
         return Verb("start_session", body)
 
-    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+    def beat(self, sessions: Sequence[str], *, now: Now = None) -> Verb[list[Pulse]]:
         def body() -> Body[list[Pulse]]:
             rows = yield self._base.statement(
                 "beat",
@@ -68,7 +68,7 @@ class SessionVerbs:
         return Verb("beat", body)
 
     def end_session(
-        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
+        self, session: str, crash: CrashReport | None = None, *, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             reason = crash.cause if crash else "stopped"

@@ -14,7 +14,7 @@ from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.storage.decide.waits import KEEP_TAKEN, KEEP_UNTAKEN
 from winch.storage.params import Promoted, Rescued, Trim
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 KEEP_SESSIONS = timedelta(days=1)
 LEASE_OVER = "lease over"
@@ -32,7 +32,7 @@ class UpkeepVerbs:
         self._base = base
 
     def rescue(
-        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             yield self._base.statement("rescue", as_of=as_of, now=now)
@@ -55,7 +55,7 @@ class UpkeepVerbs:
 
         return Verb("rescue", body)
 
-    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def promote(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
             ((at, count, next_at, _),) = yield self._base.statement(
                 "promote", is_alone=True, limit=limit, now=now
@@ -65,7 +65,7 @@ class UpkeepVerbs:
 
         return Verb("promote", body)
 
-    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+    def prune(self, *, limit: int = 1000, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             ((count,),) = yield self._base.statement(
                 "prune",
@@ -85,7 +85,7 @@ class UpkeepVerbs:
 
         return Verb("prune", body)
 
-    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+    def trim(self, which: Trim, *, now: Now = None) -> Verb[int]:
         def over(task: str, count: int | None, most_bytes: int | None) -> dict[str, Any]:
             older = None if which.older_than is None else which.older_than.total_seconds()
             return {

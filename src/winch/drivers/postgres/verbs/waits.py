@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from winch.core.changes import BLOCKED_REASON
@@ -13,7 +12,7 @@ from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.waits import DEAD, JOB, Sent, Taken
 from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted, Wait
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class WaitVerbs:
@@ -23,7 +22,7 @@ class WaitVerbs:
         self._base = base
         self._enqueue = enqueue
 
-    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
+    def signal(self, name: str, payload: str, *, id: str, now: Now = None) -> Verb[Sent]:
         def body() -> Body[Sent]:
             rows = yield self._base.statement(
                 "signal", is_alone=True, name=name, id=id, payload=payload, now=now
@@ -32,9 +31,7 @@ class WaitVerbs:
 
         return Verb("signal", body)
 
-    def take_signal(
-        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
-    ) -> Verb[Taken]:
+    def take_signal(self, claim: ClaimRef, name: str, *, wanted_by: str, now: Now = None) -> Verb[Taken]:
         def body() -> Body[Taken]:
             if not (yield self._base.statement("take_signal", id=claim.id, token=claim.token)):
                 return Taken(Answer.LOST)
@@ -53,7 +50,7 @@ class WaitVerbs:
         *,
         claim: ClaimRef | None = None,
         is_repeat: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
             # Also the first statement of a transaction: what follows would be one of its own without it.
@@ -84,7 +81,7 @@ class WaitVerbs:
 
         return Verb("enqueue_after", body)
 
-    def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def unblock(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
             ((at, is_any, next_at),) = yield self._base.statement("unblock", is_alone=True, now=now)
             later = None if next_at is None else read_moment(next_at)

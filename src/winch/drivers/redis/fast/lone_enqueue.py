@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -31,7 +30,7 @@ from winch.drivers.redis.scripts import ScriptCall, packed, script
 from winch.drivers.redis.verbs.base import Base, Body, run_body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs, is_special
 from winch.storage.params import Enqueued, NewJob, stored_at
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # Of how many kinds of jobs (queue, task, priority) the beginning of the request is kept.
 KINDS = 256
@@ -76,7 +75,7 @@ class LoneEnqueue:
         self._last_thread = 0
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued]]:
         if len(jobs) != 1 or is_repeat or now is not None or is_special(jobs[0]):
             return self._plain.enqueue(jobs, is_repeat=is_repeat, now=now)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from winch.core.job import Claim
 from winch.drivers.redis.records import micros, read_claims
 from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.decide.gates import ROUNDS
 from winch.storage.params import ClaimParams
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ClaimVerbs:
@@ -20,7 +18,7 @@ class ClaimVerbs:
         self._call = base.call
         self._sort_keys = sort_keys
 
-    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+    def claim(self, params: ClaimParams, *, now: Now = None) -> Verb[list[Claim]]:
         def body() -> Body[list[Claim]]:
             asked = self._call(
                 "claim",

@@ -18,7 +18,7 @@ from winch.drivers.redis.verbs.base import Base, Body, wait_rows
 from winch.storage.decide.unique import takes_over
 from winch.storage.decide.waits import ALL, AWAITED_HEADER, EACH
 from winch.storage.params import ClaimRef, Enqueued, NewJob, Wait, stored_at
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # How many characters the ids on one page share: see lua/parts/pages.lua.
 BEGIN = 12
@@ -57,7 +57,7 @@ class EnqueueVerbs:
         jobs: Sequence[NewJob],
         *,
         is_repeat: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
         fence: int | None = None,
     ) -> Verb[list[Enqueued]]:
         def body() -> Body[list[Enqueued]]:
@@ -74,7 +74,7 @@ class EnqueueVerbs:
         waits: Sequence[tuple[str, Sequence[Wait]]] = (),
         claim: ClaimRef | None = None,
         is_repeat: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
         fence: int | None = None,
     ) -> Body[list[Enqueued] | None]:
         """Store jobs and what they wait for. None: the claim is not live, and nothing is stored."""

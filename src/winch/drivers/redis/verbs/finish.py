@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from winch.core.changes import died_of
@@ -15,7 +14,7 @@ from winch.drivers.redis.verbs.base import Base, Body, suspect_rule, wait_rows
 from winch.storage.crash_report import CrashReport
 from winch.storage.decide.gates import why_ended
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 _ANSWERS = {answer.value.encode(): answer for answer in Answer}
 _Done = tuple[list[str], list[str], list[str | bool]]
@@ -28,7 +27,7 @@ class FinishVerbs:
     def __init__(self, base: Base) -> None:
         self._call = base.call
 
-    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def finish(self, outcomes: Sequence[Finish], *, now: Now = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             done, others = _apart(outcomes)
             reply = yield self._call("finish", now=micros(now), done=done, others=others)
@@ -41,7 +40,7 @@ class FinishVerbs:
         outcomes: Sequence[Finish],
         then: ClaimParams,
         *,
-        now: datetime | None = None,
+        now: Now = None,
         away: Mapping[str, tuple[str, int]] | None = None,
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         """`away`: in a cluster, the first plain job of each queue in other parts, with its sort key."""
@@ -66,7 +65,7 @@ class FinishVerbs:
         return Verb("finish_and_claim", body)
 
     def release(
-        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: Now = None
     ) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             reply = yield self._call(
@@ -76,7 +75,7 @@ class FinishVerbs:
 
         return Verb("release", body)
 
-    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+    def give_up(self, session: str, tokens: Sequence[str], *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             given: int = yield self._call(
                 "give_up", now=micros(now), session=session, tokens=dict.fromkeys(tokens, True)
@@ -85,7 +84,7 @@ class FinishVerbs:
 
         return Verb("give_up", body)
 
-    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: Now = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             reply = yield self._call(
                 "crash",

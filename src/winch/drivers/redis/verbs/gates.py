@@ -21,7 +21,7 @@ from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.decide.gates import AHEAD, CODE, Setting, gate_info, named_limits, queue_info
 from winch.storage.gate_records import GateInfo, LimitInfo
 from winch.storage.params import ClaimRef, Promoted
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # How many gates a sweep looks at; where more are waited at, it is another choice each time.
 SWEPT = 1000
@@ -44,9 +44,7 @@ class GateVerbs:
     def __init__(self, base: Base) -> None:
         self._call = base.call
 
-    def admit(
-        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
-    ) -> Verb[Promoted]:
+    def admit(self, *, limit: int = 1000, is_sweep: bool = False, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
             at, count, next_at = yield self._call(
                 "admit", now=micros(now), limit=limit, is_sweep=is_sweep, many=SWEPT
@@ -56,7 +54,7 @@ class GateVerbs:
         return Verb("admit", body)
 
     def set_limits(
-        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: Now = None
     ) -> Verb[None]:
         def body() -> Body[None]:
             yield self._call(
@@ -69,7 +67,7 @@ class GateVerbs:
 
         return Verb("set_limits", body)
 
-    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+    def set_queue(self, queue: str, rule: QueueRule, *, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield from self.set_here(queue, rule, now)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from winch.drivers.redis.records import MICROSECOND, micros
 from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.kv_records import KvFilter, KvRecord
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class KvVerbs:
@@ -17,7 +16,7 @@ class KvVerbs:
     def __init__(self, base: Base) -> None:
         self._call = base.call
 
-    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
+    def kv_put(self, records: Sequence[KvRecord], *, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._call(
                 "write_lines",
@@ -36,7 +35,7 @@ class KvVerbs:
         return Verb("kv_put", body)
 
     def kv_swap(
-        self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
+        self, record: KvRecord, *, instead_of: str | None = None, now: Now = None
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
             reply = yield self._call(
@@ -52,7 +51,7 @@ class KvVerbs:
 
         return Verb("kv_swap", body)
 
-    def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
+    def kv_list(self, which: KvFilter, *, now: Now = None) -> Verb[list[KvRecord]]:
         def body() -> Body[list[KvRecord]]:
             reply = yield self._call(
                 "read_lines",

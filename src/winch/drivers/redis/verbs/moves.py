@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
@@ -13,7 +12,7 @@ from winch.drivers.redis.verbs.enqueue import EnqueueVerbs, Fenced
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import Parcel, arriving
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class MoveVerbs:
@@ -24,13 +23,7 @@ class MoveVerbs:
         self._enqueue = enqueue
 
     def move_out(
-        self,
-        move: str,
-        number: int,
-        ids: Sequence[str],
-        *,
-        is_whole: bool = False,
-        now: datetime | None = None,
+        self, move: str, number: int, ids: Sequence[str], *, is_whole: bool = False, now: Now = None
     ) -> Verb[Parcel]:
         def body() -> Body[Parcel]:
             taken = list(dict.fromkeys(ids))
@@ -46,7 +39,7 @@ class MoveVerbs:
         return Verb("move_out", body)
 
     def move_in(
-        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None
+        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: Now = None
     ) -> Verb[bool]:
         def body() -> Body[bool]:
             took = yield self._call(
@@ -75,12 +68,7 @@ class MoveVerbs:
         return Verb("raise_fence", body)
 
     def enqueue_fenced(
-        self,
-        jobs: Sequence[NewJob],
-        number: int,
-        *,
-        is_repeat: bool = False,
-        now: datetime | None = None,
+        self, jobs: Sequence[NewJob], number: int, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
             stored = self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now, fence=number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from winch.core.job import NO_CHANGES, RetryChanges
@@ -11,7 +11,7 @@ from winch.core.lifecycle import JobState
 from winch.drivers.redis.records import MICROSECOND, micros
 from winch.drivers.redis.verbs.base import Base, Body
 from winch.storage.params import Acted
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class OperatorVerbs:
@@ -21,17 +21,12 @@ class OperatorVerbs:
         self._call = base.call
 
     def cancel(
-        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: Now = None
     ) -> Verb[list[Acted]]:
         return self._operate("cancel", ids, now=micros(now), by=by, reason=reason)
 
     def retry(
-        self,
-        ids: Sequence[str],
-        *,
-        by: str,
-        changes: RetryChanges = NO_CHANGES,
-        now: datetime | None = None,
+        self, ids: Sequence[str], *, by: str, changes: RetryChanges = NO_CHANGES, now: Now = None
     ) -> Verb[list[Acted]]:
         return self._operate(
             "retry",
@@ -47,7 +42,7 @@ class OperatorVerbs:
             from_step=changes.from_step,
         )
 
-    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
         return self._operate("delete", ids, now=micros(now))
 
     def _operate(self, name: str, ids: Sequence[str], **args: Any) -> Verb[list[Acted]]:
@@ -65,27 +60,23 @@ class OperatorVerbs:
 
         return Verb(name, body)
 
-    def pause(
-        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
-    ) -> Verb[None]:
+    def pause(self, queue: str, *, by: str, reason: str | None = None, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._call("pause", now=micros(now), queue=queue, reason=reason)
 
         return Verb("pause", body)
 
-    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+    def resume(self, queue: str, *, by: str, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield self._call("resume", queue=queue)
 
         return Verb("resume", body)
 
-    def move(
-        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
-    ) -> Verb[list[Acted]]:
+    def move(self, ids: Sequence[str], queue: str, *, by: str, now: Now = None) -> Verb[list[Acted]]:
         return self._operate("move", ids, now=micros(now), by=by, queue=queue)
 
     def hold_scope(
-        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: Now = None
     ) -> Verb[bool]:
         def body() -> Body[bool]:
             took = yield self._call(
@@ -99,7 +90,7 @@ class OperatorVerbs:
 
         return Verb("hold_scope", body)
 
-    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+    def release_key(self, key: str, *, by: str, now: Now = None) -> Verb[str | None]:
         def body() -> Body[str | None]:
             holder: bytes = yield self._call("release_key", now=micros(now), key=key, by=by)
             return holder.decode() or None

@@ -37,7 +37,7 @@ from winch.storage.params import (
     QueueInfo,
     SessionInfo,
 )
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # Sets of up to this size are sorted by the server for a page; larger ones are met by walking all jobs.
 SMALL = 5000
@@ -252,7 +252,7 @@ class ReadVerbs:
 
         return Verb("queues", body, is_read=True)
 
-    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+    def depth(self, queue: str, *, cap: int, now: Now = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
             at, count, since = yield self._call("depth", now=micros(now), queue=queue)
             oldest = None if since < 0 else from_micros(at) - from_micros(since)
@@ -267,7 +267,7 @@ class ReadVerbs:
 
         return Verb("sessions", body, is_read=True)
 
-    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+    def explain(self, job_id: str, *, now: Now = None) -> Verb[Facts | None]:
         def body() -> Body[Facts | None]:
             (job,) = yield from self._find([job_id])
             if job is None:

@@ -35,7 +35,7 @@ from winch.storage.decide.schedules import (
     with_held,
 )
 from winch.storage.params import Enqueued
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # Each look in vain means that another change took effect.
 TRIES = 100
@@ -74,14 +74,14 @@ class ScheduleVerbs:
     def __init__(self, base: Base) -> None:
         self._call = base.call
 
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[ScheduleRows]:
+    def schedules(self, *, name: str | None = None, now: Now = None) -> Verb[ScheduleRows]:
         def body() -> Body[ScheduleRows]:
             at, *rows = yield self._call("schedules", now=micros(now), name=name)
             return ScheduleRows(from_micros(at), _by_name(rows))
 
         return Verb("schedules", body, is_read=True)
 
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[ScheduleRows]:
+    def due_schedules(self, *, limit: int = 100, now: Now = None) -> Verb[ScheduleRows]:
         def body() -> Body[ScheduleRows]:
             sent, next_at, *rows = yield self._call("due_schedules", now=micros(now), limit=limit)
             at, found = from_micros(sent), _by_name(rows)
@@ -93,9 +93,7 @@ class ScheduleVerbs:
 
         return Verb("due_schedules", body, is_read=True)
 
-    def change_schedule(
-        self, name: str, change: Change, *, now: datetime | None = None
-    ) -> Verb[Changed]:
+    def change_schedule(self, name: str, change: Change, *, now: Now = None) -> Verb[Changed]:
         def body() -> Body[Changed]:
             for _ in range(TRIES):
                 at, *rows = yield self._call("schedules", now=micros(now), name=name)

@@ -16,7 +16,7 @@ from winch.drivers.redis.session_records import SessionDetails
 from winch.drivers.redis.verbs.base import Base, Body, read_rows, suspect_rule
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import COMMANDS, MOST_COMMANDS, ClaimRef, NewSession, Pulse, Rescued
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -27,7 +27,7 @@ class SessionVerbs:
     def __init__(self, base: Base) -> None:
         self._call = base.call
 
-    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+    def start_session(self, session: NewSession, *, now: Now = None) -> Verb[datetime]:
         def body() -> Body[datetime]:
             details = SessionDetails(
                 session.worker,
@@ -53,7 +53,7 @@ class SessionVerbs:
 
         return Verb("start_session", body)
 
-    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+    def beat(self, sessions: Sequence[str], *, now: Now = None) -> Verb[list[Pulse]]:
         def body() -> Body[list[Pulse]]:
             at, *found = yield self._call(
                 "beat", now=micros(now), sessions=sessions, book=COMMANDS, most=MOST_COMMANDS
@@ -64,7 +64,7 @@ class SessionVerbs:
         return Verb("beat", body)
 
     def end_session(
-        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
+        self, session: str, crash: CrashReport | None = None, *, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             reply = yield self._call(

@@ -11,7 +11,7 @@ from winch.core.values.fingerprint import trace
 from winch.drivers.redis.records import MICROSECOND, micros, read_job
 from winch.drivers.redis.verbs.base import Base, Body, read_rows, suspect_rule
 from winch.storage.params import Promoted, Rescued, Trim
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 KEEP_SESSIONS = timedelta(days=1) // MICROSECOND
 LEASE_OVER = "lease over"
@@ -62,7 +62,7 @@ class UpkeepVerbs:
         self._call = base.call
 
     def rescue(
-        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             reply = yield self._call(
@@ -78,14 +78,14 @@ class UpkeepVerbs:
 
         return Verb("rescue", body)
 
-    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def promote(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
             at, count, next_at = yield self._call("promote", now=micros(now), limit=limit)
             return Promoted(count, None if next_at < 0 else from_micros(next_at), from_micros(at))
 
         return Verb("promote", body)
 
-    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+    def prune(self, *, limit: int = 1000, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             gone: int = yield self._call(
                 "prune", now=micros(now), limit=limit, keep_sessions=KEEP_SESSIONS
@@ -94,7 +94,7 @@ class UpkeepVerbs:
 
         return Verb("prune", body)
 
-    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+    def trim(self, which: Trim, *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             tasks = [which.task] if which.task is not None else None
             if tasks is None:

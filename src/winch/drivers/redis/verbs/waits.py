@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from winch.core.job import from_micros
 from winch.drivers.redis.records import MICROSECOND, micros
@@ -11,7 +10,7 @@ from winch.drivers.redis.verbs.base import Base, Body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.waits import KEEP_TAKEN, KEEP_UNTAKEN, Sent, Taken
 from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted, Wait
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # A script wakes or counts down this many at most: thousands may wait for the same job.
 MOST = 2000
@@ -24,7 +23,7 @@ class WaitVerbs:
         self._call = base.call
         self._store = enqueue.store
 
-    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
+    def signal(self, name: str, payload: str, *, id: str, now: Now = None) -> Verb[Sent]:
         def body() -> Body[Sent]:
             is_new = yield self._call(
                 "signal",
@@ -38,9 +37,7 @@ class WaitVerbs:
 
         return Verb("signal", body)
 
-    def take_signal(
-        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
-    ) -> Verb[Taken]:
+    def take_signal(self, claim: ClaimRef, name: str, *, wanted_by: str, now: Now = None) -> Verb[Taken]:
         def body() -> Body[Taken]:
             answer, *payload = yield self._call(
                 "take_signal",
@@ -61,14 +58,14 @@ class WaitVerbs:
         *,
         claim: ClaimRef | None = None,
         is_repeat: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
             return (yield from self._store(jobs, waits=waits, claim=claim, is_repeat=is_repeat, now=now))
 
         return Verb("enqueue_after", body)
 
-    def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def unblock(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
             at, count, next_at = yield self._call("unblock", now=micros(now), limit=limit, most=MOST)
             return Promoted(count, None if next_at < 0 else from_micros(next_at), from_micros(at))

@@ -23,13 +23,13 @@ from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.decide.gates import AHEAD, ROUNDS
 from winch.storage.params import ClaimParams
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ClaimVerbs:
     """See ClaimVerbs in storage/families.py for the contracts."""
 
-    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+    def claim(self, params: ClaimParams, *, now: Now = None) -> Verb[list[Claim]]:
         def body() -> Body[list[Claim]]:
             at: int = yield StoreTime(now)
             claims: list[Claim] = []

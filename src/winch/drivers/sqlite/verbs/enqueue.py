@@ -27,7 +27,7 @@ from winch.drivers.sqlite.verbs.base import (
 )
 from winch.storage.decide.unique import filled, planned
 from winch.storage.params import Enqueued, NewJob, stored_at
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 _astuple = msgspec.structs.astuple
 # A NewJob's first fields are its id, task and arguments; all that follow are its envelope.
@@ -40,7 +40,7 @@ class EnqueueVerbs:
     """See EnqueueVerbs in storage/families.py for the contract."""
 
     def enqueue(
-        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: datetime | None = None
+        self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued]]:
         def body() -> Body[list[Enqueued]]:
             at: int = yield StoreTime(now)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,7 +21,7 @@ from winch.drivers.sqlite.verbs.changed_jobs import give_back, store
 from winch.drivers.sqlite.verbs.claim import next_members
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 T = TypeVar("T")
 _claims = msgspec.json.Decoder(list[tuple[str, str, int]])
@@ -33,7 +32,7 @@ _KEEP_COMPLETED = KEEP[JobState.COMPLETED] // MICROSECOND
 class FinishVerbs:
     """See FinishVerbs in storage/families.py for the contracts."""
 
-    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def finish(self, outcomes: Sequence[Finish], *, now: Now = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             at: int = yield StoreTime(now)
             plain: dict[str, dict[str, str | None]] = {}
@@ -57,7 +56,7 @@ class FinishVerbs:
         return Verb("finish", body)
 
     def finish_and_claim(
-        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
+        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: Now = None
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
             at: int = yield StoreTime(now)
@@ -74,7 +73,7 @@ class FinishVerbs:
         return Verb("finish_and_claim", body)
 
     def release(
-        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: Now = None
     ) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             at: int = yield StoreTime(now)
@@ -93,7 +92,7 @@ class FinishVerbs:
 
         return Verb("release", body)
 
-    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+    def give_up(self, session: str, tokens: Sequence[str], *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             at: int = yield StoreTime(now)
             rows = yield from query("give_up", session=session, tokens=to_json(list(tokens)))
@@ -102,7 +101,7 @@ class FinishVerbs:
 
         return Verb("give_up", body)
 
-    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: Now = None) -> Verb[list[Answer]]:
         claims = crash.claims
 
         def body() -> Body[list[Answer]]:

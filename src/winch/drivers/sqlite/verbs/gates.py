@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 import msgspec
 
@@ -17,15 +16,13 @@ from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
 from winch.storage.decide.gates import CODE, Setting, named_limits
 from winch.storage.gate_records import LimitInfo
 from winch.storage.params import Promoted
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class GateVerbs:
     """See GateVerbs in storage/families.py for the contracts."""
 
-    def admit(
-        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
-    ) -> Verb[Promoted]:
+    def admit(self, *, limit: int = 1000, is_sweep: bool = False, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
             at = micros(now)
             if is_sweep:
@@ -40,7 +37,7 @@ class GateVerbs:
         return verb("admit", body)
 
     def set_limits(
-        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: Now = None
     ) -> Verb[None]:
         def body() -> Body[None]:
             at = micros(now)
@@ -55,7 +52,7 @@ class GateVerbs:
 
         return verb("set_limits", body)
 
-    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+    def set_queue(self, queue: str, rule: QueueRule, *, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             values = {"queue": queue, "concurrency": rule.concurrency, "is_strict": int(rule.is_strict)}
             yield from query("set_queue", **values)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from winch.core.values.codec import to_json
 from winch.drivers.sqlite.records import MICROSECOND
 from winch.drivers.sqlite.statements import Step, StoreTime
 from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.kv_records import KvFilter, KvRecord
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class KvVerbs:
     """See KvVerbs in storage/families.py for the contracts."""
 
-    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
+    def kv_put(self, records: Sequence[KvRecord], *, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             at: int = yield StoreTime(now)
             yield from query("write_lines.over", now=at)
@@ -35,7 +34,7 @@ class KvVerbs:
         return Verb("kv_put", body)
 
     def kv_swap(
-        self, record: KvRecord, *, instead_of: str | None = None, now: datetime | None = None
+        self, record: KvRecord, *, instead_of: str | None = None, now: Now = None
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
             at: int = yield StoreTime(now)
@@ -51,7 +50,7 @@ class KvVerbs:
 
         return Verb("kv_swap", body)
 
-    def kv_list(self, which: KvFilter, *, now: datetime | None = None) -> Verb[list[KvRecord]]:
+    def kv_list(self, which: KvFilter, *, now: Now = None) -> Verb[list[KvRecord]]:
         def body() -> Body[list[KvRecord]]:
             rows = yield from query(
                 "read_lines.newest" if which.is_newest_first else "read_lines",

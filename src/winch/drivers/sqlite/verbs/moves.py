@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from winch.storage import parcels
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import NO_PARCEL, PARCELS, Parcel, arriving, is_movable, takes_whole
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class MoveVerbs:
@@ -29,13 +28,7 @@ class MoveVerbs:
         self._enqueue = enqueue
 
     def move_out(
-        self,
-        move: str,
-        number: int,
-        ids: Sequence[str],
-        *,
-        is_whole: bool = False,
-        now: datetime | None = None,
+        self, move: str, number: int, ids: Sequence[str], *, is_whole: bool = False, now: Now = None
     ) -> Verb[Parcel]:
         def look() -> Body[Parcel]:
             at: int = yield StoreTime(now)
@@ -71,7 +64,7 @@ class MoveVerbs:
         return Verb("move_out", body) if number else Verb("move_out", look, is_read=True)
 
     def move_in(
-        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None
+        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: Now = None
     ) -> Verb[bool]:
         def body() -> Body[bool]:
             at: int = yield StoreTime(now)
@@ -114,12 +107,7 @@ class MoveVerbs:
         return Verb("raise_fence", body)
 
     def enqueue_fenced(
-        self,
-        jobs: Sequence[NewJob],
-        number: int,
-        *,
-        is_repeat: bool = False,
-        now: datetime | None = None,
+        self, jobs: Sequence[NewJob], number: int, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
             at: int = yield StoreTime(now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from winch.core.changes import cancelled, keyless, moved, retried
 from winch.core.gates.scopes import braked, opened
@@ -17,7 +17,7 @@ from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, holders, query, read_jobs, ring_for
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.storage.params import Acted
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # More than any fleet has: a resumed queue wakes every worker that waits for it.
 _ALL_WORKERS = 1_000_000
@@ -27,7 +27,7 @@ class OperatorVerbs:
     """See OperatorVerbs in storage/families.py for the contracts."""
 
     def cancel(
-        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: Now = None
     ) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
             at: int = yield StoreTime(now)
@@ -49,12 +49,7 @@ class OperatorVerbs:
         return Verb("cancel", body)
 
     def retry(
-        self,
-        ids: Sequence[str],
-        *,
-        by: str,
-        changes: RetryChanges = NO_CHANGES,
-        now: datetime | None = None,
+        self, ids: Sequence[str], *, by: str, changes: RetryChanges = NO_CHANGES, now: Now = None
     ) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
             at: int = yield StoreTime(now)
@@ -83,7 +78,7 @@ class OperatorVerbs:
 
         return Verb("retry", body)
 
-    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
             at: int = yield StoreTime(now)
             found = yield from read_jobs(ids, is_kept_too=True)
@@ -102,15 +97,13 @@ class OperatorVerbs:
 
         return Verb("delete", body)
 
-    def pause(
-        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
-    ) -> Verb[None]:
+    def pause(self, queue: str, *, by: str, reason: str | None = None, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield from query("pause", queue=queue, reason=reason, now=(yield StoreTime(now)))
 
         return Verb("pause", body)
 
-    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+    def resume(self, queue: str, *, by: str, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield from query("resume", queue=queue)
             ring = Ring()
@@ -119,9 +112,7 @@ class OperatorVerbs:
 
         return Verb("resume", body)
 
-    def move(
-        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
-    ) -> Verb[list[Acted]]:
+    def move(self, ids: Sequence[str], queue: str, *, by: str, now: Now = None) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
             at: int = yield StoreTime(now)
             found = yield from read_jobs(ids, is_kept_too=True)
@@ -145,7 +136,7 @@ class OperatorVerbs:
         return Verb("move", body)
 
     def hold_scope(
-        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: Now = None
     ) -> Verb[bool]:
         def body() -> Body[bool]:
             at: int = yield StoreTime(now)
@@ -164,7 +155,7 @@ class OperatorVerbs:
 
         return Verb("hold_scope", body)
 
-    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+    def release_key(self, key: str, *, by: str, now: Now = None) -> Verb[str | None]:
         def body() -> Body[str | None]:
             at: int = yield StoreTime(now)
             yield from query("release_key.kept", key=key)

@@ -31,7 +31,7 @@ from winch.storage.params import (
     QueueInfo,
     SessionInfo,
 )
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # After every id: ids are made of 0-9, a-f and dashes.
 _PAST_ALL_IDS = "g"
@@ -186,7 +186,7 @@ class ReadVerbs:
 
         return Verb("queues", body, is_read=True)
 
-    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+    def depth(self, queue: str, *, cap: int, now: Now = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
             ((ready, oldest),) = yield from query("depth", queue=queue, cap=cap)
             at: int = yield StoreTime(now)
@@ -202,7 +202,7 @@ class ReadVerbs:
 
         return Verb("sessions", body, is_read=True)
 
-    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+    def explain(self, job_id: str, *, now: Now = None) -> Verb[Facts | None]:
         def body() -> Body[Facts | None]:
             job = (yield from read_jobs([job_id], is_kept_too=True)).get(job_id)
             if job is None:

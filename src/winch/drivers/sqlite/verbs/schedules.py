@@ -27,7 +27,7 @@ from winch.storage.decide.schedules import (
     with_held,
 )
 from winch.storage.params import Enqueued
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ScheduleVerbs:
@@ -36,14 +36,14 @@ class ScheduleVerbs:
     def __init__(self, enqueue: EnqueueVerbs) -> None:
         self._enqueue = enqueue
 
-    def schedules(self, *, name: str | None = None, now: datetime | None = None) -> Verb[ScheduleRows]:
+    def schedules(self, *, name: str | None = None, now: Now = None) -> Verb[ScheduleRows]:
         def body() -> Body[ScheduleRows]:
             rows = yield from query("schedules", name=name)
             return ScheduleRows(from_micros((yield StoreTime(now))), tuple(map(_read_row, rows)))
 
         return Verb("schedules", body, is_read=True)
 
-    def due_schedules(self, *, limit: int = 100, now: datetime | None = None) -> Verb[ScheduleRows]:
+    def due_schedules(self, *, limit: int = 100, now: Now = None) -> Verb[ScheduleRows]:
         def body() -> Body[ScheduleRows]:
             at: int = yield StoreTime(now)
             rows = yield from query("due_schedules", limit=limit, now=at)
@@ -52,9 +52,7 @@ class ScheduleVerbs:
 
         return Verb("due_schedules", body, is_read=True)
 
-    def change_schedule(
-        self, name: str, change: Change, *, now: datetime | None = None
-    ) -> Verb[Changed]:
+    def change_schedule(self, name: str, change: Change, *, now: Now = None) -> Verb[Changed]:
         def body() -> Body[Changed]:
             at = from_micros((yield StoreTime(now)))
             rows = yield from query("schedules", name=name)

@@ -15,13 +15,13 @@ from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import COMMANDS, MOST_COMMANDS, ClaimRef, NewSession, Pulse, Rescued
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class SessionVerbs:
     """See SessionVerbs in storage/families.py for the contracts."""
 
-    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+    def start_session(self, session: NewSession, *, now: Now = None) -> Verb[datetime]:
         def body() -> Body[datetime]:
             at: int = yield StoreTime(now)
             yield from query(
@@ -48,7 +48,7 @@ class SessionVerbs:
 
         return Verb("start_session", body)
 
-    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+    def beat(self, sessions: Sequence[str], *, now: Now = None) -> Verb[list[Pulse]]:
         def body() -> Body[list[Pulse]]:
             at: int = yield StoreTime(now)
             rows = yield from query(
@@ -59,7 +59,7 @@ class SessionVerbs:
         return Verb("beat", body)
 
     def end_session(
-        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
+        self, session: str, crash: CrashReport | None = None, *, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             at: int = yield StoreTime(now)

@@ -16,7 +16,7 @@ from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, query, read
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.storage.decide.waits import STILL_AWAITED
 from winch.storage.params import Promoted, Rescued, Trim
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 KEEP_SESSIONS = timedelta(days=1)
 
@@ -25,7 +25,7 @@ class UpkeepVerbs:
     """See UpkeepVerbs in storage/families.py for the contracts."""
 
     def rescue(
-        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             at: int = yield StoreTime(now)
@@ -44,7 +44,7 @@ class UpkeepVerbs:
 
         return Verb("rescue", body)
 
-    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def promote(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
             at: int = yield StoreTime(now)
             rows = yield from query("promote", now=at, limit=limit, head_start=HEAD_START_MICROS)
@@ -58,7 +58,7 @@ class UpkeepVerbs:
 
         return Verb("promote", body)
 
-    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+    def prune(self, *, limit: int = 1000, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             at: int = yield StoreTime(now)
             gone = yield from _prune_jobs(at, limit)
@@ -70,7 +70,7 @@ class UpkeepVerbs:
 
         return Verb("prune", body)
 
-    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+    def trim(self, which: Trim, *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             at: int = yield StoreTime(now)
             total = 0

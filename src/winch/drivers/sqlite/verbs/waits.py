@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from winch.core.changes import BLOCKED_REASON, woken
 from winch.core.job import from_micros
@@ -16,7 +15,7 @@ from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.waits import ALL, DEAD, JOB, SIGNAL, Sent, Taken, bounds, signal_key
 from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted, Wait
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class WaitVerbs:
@@ -27,7 +26,7 @@ class WaitVerbs:
     def __init__(self, enqueue: EnqueueVerbs) -> None:
         self._enqueue = enqueue
 
-    def signal(self, name: str, payload: str, *, id: str, now: datetime | None = None) -> Verb[Sent]:
+    def signal(self, name: str, payload: str, *, id: str, now: Now = None) -> Verb[Sent]:
         def body() -> Body[Sent]:
             at: int = yield StoreTime(now)
             rows = yield from query("signal", name=name, id=id, payload=payload, now=at)
@@ -37,9 +36,7 @@ class WaitVerbs:
 
         return Verb("signal", body)
 
-    def take_signal(
-        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
-    ) -> Verb[Taken]:
+    def take_signal(self, claim: ClaimRef, name: str, *, wanted_by: str, now: Now = None) -> Verb[Taken]:
         def body() -> Body[Taken]:
             if not (yield from query("take_signal", id=claim.id, token=claim.token)):
                 return Taken(Answer.LOST)
@@ -58,7 +55,7 @@ class WaitVerbs:
         *,
         claim: ClaimRef | None = None,
         is_repeat: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
             if claim is not None and not (
@@ -88,7 +85,7 @@ class WaitVerbs:
 
         return Verb("enqueue_after", body)
 
-    def unblock(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def unblock(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
             at: int = yield StoreTime(now)
             rows = yield from query("unblock", limit=limit)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,7 +25,7 @@ from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, SHARDS
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.claim import ClaimVerbs
 from winch.storage.params import ClaimParams
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 T = TypeVar("T")
 # Claims for so many jobs or fewer take the very first of all parts; larger ones take what some parts
@@ -52,7 +51,7 @@ class ClusterClaimVerbs:
         self._fan_out = fan_out
         self._handover = handover
 
-    def claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
+    def claim(self, params: ClaimParams, *, now: Now = None) -> Verb[list[Claim]]:
         def at(queue: str, limit: int) -> Body[list[Claim]]:
             # Each part has its share of the free slots.
             free = None if params.free is None else -(-params.free * limit // params.limit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeVar
 
 from winch.core.errors import EnqueueUncertain, StorageFull, StorageUnavailable, WinchError
@@ -19,7 +18,7 @@ from winch.drivers.redis.verbs.enqueue import DrawnTwice, EnqueueVerbs, GatesAtH
 from winch.drivers.redis.verbs.reads import ReadVerbs
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.placing import NotPlaced
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 T = TypeVar("T")
 
@@ -50,7 +49,7 @@ class ClusterEnqueueVerbs:
         jobs: Sequence[NewJob],
         *,
         is_repeat: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
         fence: int | None = None,
     ) -> Verb[list[Enqueued]]:
         def at(chosen: Sequence[NewJob], *, again: bool = is_repeat) -> Body[list[Enqueued]]:

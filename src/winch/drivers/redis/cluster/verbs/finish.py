@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 import msgspec
 
@@ -16,7 +15,7 @@ from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.finish import FinishVerbs
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, Standing
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ClusterFinishVerbs:
@@ -30,7 +29,7 @@ class ClusterFinishVerbs:
         self._fan_out = fan_out
         self._handover = handover
 
-    def finish(self, outcomes: Sequence[Finish], *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def finish(self, outcomes: Sequence[Finish], *, now: Now = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
             yield from self._handover.bring_home(
                 ClaimRef(outcome.id, outcome.token) for outcome in outcomes if _needs_others(outcome)
@@ -47,7 +46,7 @@ class ClusterFinishVerbs:
         return Verb("finish", body)
 
     def finish_and_claim(
-        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: datetime | None = None
+        self, outcomes: Sequence[Finish], then: ClaimParams, *, now: Now = None
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
             where = self._one_part(outcomes)
@@ -76,7 +75,7 @@ class ClusterFinishVerbs:
         return found.pop() if len(found) == 1 else None
 
     def release(
-        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: datetime | None = None
+        self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: Now = None
     ) -> Verb[list[Answer]]:
         return Verb(
             "release",
@@ -88,7 +87,7 @@ class ClusterFinishVerbs:
             ),
         )
 
-    def crash(self, crash: CrashReport, *, now: datetime | None = None) -> Verb[list[Answer]]:
+    def crash(self, crash: CrashReport, *, now: Now = None) -> Verb[list[Answer]]:
         def at(some: Sequence[ClaimRef]) -> Body[list[Answer]]:
             return self._plain.crash(msgspec.structs.replace(crash, claims=some), now=now).steps()
 
@@ -137,7 +136,7 @@ class ClusterFinishVerbs:
             ),
         )
 
-    def give_up(self, session: str, tokens: Sequence[str], *, now: datetime | None = None) -> Verb[int]:
+    def give_up(self, session: str, tokens: Sequence[str], *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             given = yield from self._fan_out.everywhere(
                 lambda: self._plain.give_up(session, tokens, now=now).steps()

@@ -15,7 +15,7 @@ from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.gates import GateVerbs, read_limits
 from winch.storage.gate_records import LimitInfo
 from winch.storage.params import Promoted
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # An admit of fewer than this goes from part to part, so that it admits no more.
 AT_LARGE = 1000
@@ -30,7 +30,7 @@ class ClusterGateVerbs(GateVerbs):
         self._fan_out = fan_out
         self._handover = handover
 
-    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+    def set_queue(self, queue: str, rule: QueueRule, *, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             # Home notes it first: a call that dies half way is ended by the next rescue.
             number = yield self._part_call(
@@ -67,9 +67,7 @@ class ClusterGateVerbs(GateVerbs):
             rule = QueueRule(concurrency=concurrency or None, is_strict=bool(is_strict))
             yield from self._rule_everywhere(queue.decode(), rule, number, now)
 
-    def admit(
-        self, *, limit: int = 1000, is_sweep: bool = False, now: datetime | None = None
-    ) -> Verb[Promoted]:
+    def admit(self, *, limit: int = 1000, is_sweep: bool = False, now: Now = None) -> Verb[Promoted]:
         plain = super().admit
 
         def body() -> Body[Promoted]:
@@ -103,7 +101,7 @@ class ClusterGateVerbs(GateVerbs):
         return Verb("admit", body)
 
     def set_limits(
-        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: datetime | None = None
+        self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: Now = None
     ) -> Verb[None]:
         plain = super().set_limits
 

@@ -21,7 +21,7 @@ from winch.drivers.redis.verbs.moves import MoveVerbs
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import NO_PARCEL, Parcel, is_tied
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ClusterMoveVerbs:
@@ -36,13 +36,7 @@ class ClusterMoveVerbs:
         self._homes = homes
 
     def move_out(
-        self,
-        move: str,
-        number: int,
-        ids: Sequence[str],
-        *,
-        is_whole: bool = False,
-        now: datetime | None = None,
+        self, move: str, number: int, ids: Sequence[str], *, is_whole: bool = False, now: Now = None
     ) -> Verb[Parcel]:
         def body() -> Body[Parcel]:
             there = yield from self._taken(move, 0, (), now)
@@ -80,7 +74,7 @@ class ClusterMoveVerbs:
         return Parcel(first, tuple(jobs))
 
     def move_in(
-        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: datetime | None = None
+        self, move: str, number: int, jobs: Sequence[JobRecord], *, now: Now = None
     ) -> Verb[bool]:
         def body() -> Body[bool]:
             for family in sorted({one for job in jobs for one in families_of(job.options)}):
@@ -110,12 +104,7 @@ class ClusterMoveVerbs:
         return Verb("raise_fence", body)
 
     def enqueue_fenced(
-        self,
-        jobs: Sequence[NewJob],
-        number: int,
-        *,
-        is_repeat: bool = False,
-        now: datetime | None = None,
+        self, jobs: Sequence[NewJob], number: int, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
             stored = self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now, fence=number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from winch.core.gates.places import families_of
 from winch.core.gates.uses import is_gated
@@ -14,7 +14,7 @@ from winch.drivers.redis.cluster.homes import GateHomes
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.operators import OperatorVerbs
 from winch.storage.params import Acted
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ClusterOperatorVerbs:
@@ -29,7 +29,7 @@ class ClusterOperatorVerbs:
         self._homes = homes
 
     def cancel(
-        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: Now = None
     ) -> Verb[list[Acted]]:
         return self._by_id(
             "cancel",
@@ -38,12 +38,7 @@ class ClusterOperatorVerbs:
         )
 
     def retry(
-        self,
-        ids: Sequence[str],
-        *,
-        by: str,
-        changes: RetryChanges = NO_CHANGES,
-        now: datetime | None = None,
+        self, ids: Sequence[str], *, by: str, changes: RetryChanges = NO_CHANGES, now: Now = None
     ) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
             if changes.options is not None and is_gated(changes.options):
@@ -62,7 +57,7 @@ class ClusterOperatorVerbs:
 
         return Verb("retry", body)
 
-    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
+    def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
         return self._by_id("delete", ids, lambda some: self._plain.delete(some, by=by, now=now))
 
     def _by_id(
@@ -75,9 +70,7 @@ class ClusterOperatorVerbs:
             ),
         )
 
-    def pause(
-        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
-    ) -> Verb[None]:
+    def pause(self, queue: str, *, by: str, reason: str | None = None, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield from self._fan_out.everywhere(
                 lambda: self._plain.pause(queue, by=by, reason=reason, now=now).steps()
@@ -85,7 +78,7 @@ class ClusterOperatorVerbs:
 
         return Verb("pause", body)
 
-    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+    def resume(self, queue: str, *, by: str, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
             yield from self._fan_out.everywhere(
                 lambda: self._plain.resume(queue, by=by, now=now).steps()
@@ -93,13 +86,11 @@ class ClusterOperatorVerbs:
 
         return Verb("resume", body)
 
-    def move(
-        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
-    ) -> Verb[list[Acted]]:
+    def move(self, ids: Sequence[str], queue: str, *, by: str, now: Now = None) -> Verb[list[Acted]]:
         return self._by_id("move", ids, lambda some: self._plain.move(some, queue, by=by, now=now))
 
     def hold_scope(
-        self, name: str, hold: timedelta | None, *, reason: str = "", now: datetime | None = None
+        self, name: str, hold: timedelta | None, *, reason: str = "", now: Now = None
     ) -> Verb[bool]:
         def body() -> Body[bool]:
             took = yield from self._fan_out.everywhere(
@@ -109,6 +100,6 @@ class ClusterOperatorVerbs:
 
         return Verb("hold_scope", body)
 
-    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+    def release_key(self, key: str, *, by: str, now: Now = None) -> Verb[str | None]:
         """Jobs with unique keys are at home."""
         return self._plain.release_key(key, by=by, now=now)

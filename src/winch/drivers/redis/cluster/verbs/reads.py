@@ -32,7 +32,7 @@ from winch.storage.params import (
     QueueInfo,
     SessionInfo,
 )
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # The number of an event contains its part: the rest of a division by this.
 EVENT_PARTS = 128
@@ -197,7 +197,7 @@ class ClusterReadVerbs:
 
         return Verb("queues", body, is_read=True)
 
-    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+    def depth(self, queue: str, *, cap: int, now: Now = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
             parts = yield from self._fan_out.everywhere(
                 lambda: self._plain.depth(queue, cap=cap, now=now).steps()
@@ -221,7 +221,7 @@ class ClusterReadVerbs:
 
         return Verb("sessions", body, is_read=True)
 
-    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
+    def explain(self, job_id: str, *, now: Now = None) -> Verb[Facts | None]:
         def body() -> Body[Facts | None]:
             places = (shard_of(job_id), HOME)
             found = yield from self._fan_out.scatter(

@@ -11,7 +11,7 @@ from winch.drivers.redis.cluster.homes import GateHomes
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.schedules import ScheduleVerbs
 from winch.storage.decide.schedules import Change, Changed, Effect
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ClusterScheduleVerbs(ScheduleVerbs):
@@ -21,9 +21,7 @@ class ClusterScheduleVerbs(ScheduleVerbs):
         super().__init__(base)
         self._homes = homes
 
-    def change_schedule(
-        self, name: str, change: Change, *, now: datetime | None = None
-    ) -> Verb[Changed]:
+    def change_schedule(self, name: str, change: Change, *, now: Now = None) -> Verb[Changed]:
         plain = super().change_schedule
 
         def body() -> Body[Changed]:

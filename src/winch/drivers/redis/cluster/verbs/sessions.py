@@ -13,7 +13,7 @@ from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.sessions import SessionVerbs, read_cancels
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef, NewSession, Pulse, Rescued
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 # What a worker calls for its jobs.
 WORK = ("heads", "claim", "finish", "finish_and_claim")
@@ -27,7 +27,7 @@ class ClusterSessionVerbs:
         self._call = base.call
         self._fan_out = fan_out
 
-    def start_session(self, session: NewSession, *, now: datetime | None = None) -> Verb[datetime]:
+    def start_session(self, session: NewSession, *, now: Now = None) -> Verb[datetime]:
         """In every part, because each part checks that the session of a claim is live."""
 
         def body() -> Body[datetime]:
@@ -46,7 +46,7 @@ class ClusterSessionVerbs:
 
         return Verb("start_session", body)
 
-    def beat(self, sessions: Sequence[str], *, now: datetime | None = None) -> Verb[list[Pulse]]:
+    def beat(self, sessions: Sequence[str], *, now: Now = None) -> Verb[list[Pulse]]:
         """Acknowledged when every part has it. A session is live when it is live everywhere; the lowest
         count reveals a part that was set back."""
 
@@ -68,7 +68,7 @@ class ClusterSessionVerbs:
         return Verb("beat", body)
 
     def end_session(
-        self, session: str, crash: CrashReport | None = None, *, now: datetime | None = None
+        self, session: str, crash: CrashReport | None = None, *, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             found = yield from self._fan_out.everywhere(

@@ -15,7 +15,7 @@ from winch.drivers.redis.records import micros, read_job
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.upkeep import STRETCH, TooMany, UpkeepVerbs
 from winch.storage.params import Promoted, Rescued, Trim
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 @dataclass
@@ -47,7 +47,7 @@ class ClusterUpkeepVerbs:
         self._gates = gates
 
     def rescue(
-        self, *, limit: int = 1000, as_of: datetime | None = None, now: datetime | None = None
+        self, *, limit: int = 1000, as_of: datetime | None = None, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
             results = yield from self._fan_out.scatter(
@@ -67,7 +67,7 @@ class ClusterUpkeepVerbs:
 
         return Verb("rescue", body)
 
-    def promote(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[Promoted]:
+    def promote(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         """Earliest first over all parts: how many of each is found out before."""
 
         def body() -> Body[Promoted]:
@@ -95,7 +95,7 @@ class ClusterUpkeepVerbs:
 
         return Verb("promote", body)
 
-    def prune(self, *, limit: int = 1000, now: datetime | None = None) -> Verb[int]:
+    def prune(self, *, limit: int = 1000, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             results = yield from self._fan_out.scatter(
                 [(number, self._plain.prune(limit=limit, now=now).steps()) for number in EVERYWHERE],
@@ -105,7 +105,7 @@ class ClusterUpkeepVerbs:
 
         return Verb("prune", body)
 
-    def trim(self, which: Trim, *, now: datetime | None = None) -> Verb[int]:
+    def trim(self, which: Trim, *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
             tasks = {which.task} if which.task is not None else set()
             if not tasks:

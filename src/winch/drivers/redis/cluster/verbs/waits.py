@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from winch.drivers.redis.cluster.fan_out import ClusterBase
 from winch.drivers.redis.cluster.handover import Handover
@@ -13,7 +12,7 @@ from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
 from winch.drivers.redis.verbs.waits import WaitVerbs
 from winch.storage.decide.waits import Taken
 from winch.storage.params import ClaimRef, Enqueued, NewJob, Wait
-from winch.storage.verbs import Verb
+from winch.storage.verbs import Now, Verb
 
 
 class ClusterWaitVerbs(WaitVerbs):
@@ -33,7 +32,7 @@ class ClusterWaitVerbs(WaitVerbs):
         *,
         claim: ClaimRef | None = None,
         is_repeat: bool = False,
-        now: datetime | None = None,
+        now: Now = None,
     ) -> Verb[list[Enqueued] | None]:
         """At home, where jobs that wait and jobs that are waited for find each other."""
         plain = super().enqueue_after
@@ -47,9 +46,7 @@ class ClusterWaitVerbs(WaitVerbs):
 
         return Verb("enqueue_after", body)
 
-    def take_signal(
-        self, claim: ClaimRef, name: str, *, wanted_by: str, now: datetime | None = None
-    ) -> Verb[Taken]:
+    def take_signal(self, claim: ClaimRef, name: str, *, wanted_by: str, now: Now = None) -> Verb[Taken]:
         plain = super().take_signal
 
         def body() -> Body[Taken]:
