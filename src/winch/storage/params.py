@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
 
 from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
+from winch.core.outcome import Settled
 from winch.core.policy.queue_limits import QueueLimit
 from winch.core.policy.unique import Duplicate, Until
 from winch.storage.gate_records import GateInfo
@@ -86,25 +87,6 @@ class Enqueued(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.holder is not None
 
 
-def stored_at(moment: datetime, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """The answers for jobs that were all stored at this moment, which may be in any time zone."""
-    if moment.tzinfo is not UTC:
-        moment = moment.astimezone(UTC)
-    ready, scheduled = JobState.READY, JobState.SCHEDULED
-    return [
-        Enqueued(job.id, True, None, False, False, moment, ready)
-        if (job.delay is None and job.run_at is None) or not _is_later(job, moment)
-        else Enqueued(job.id, True, None, False, False, moment, scheduled)
-        for job in jobs
-    ]
-
-
-def _is_later(job: NewJob, moment: datetime) -> bool:
-    if job.delay is not None:
-        return job.delay > timedelta(0)
-    return job.run_at is not None and job.run_at > moment
-
-
 class ClaimParams(msgspec.Struct, frozen=True, kw_only=True):
     """Take up to `limit` ready jobs from `queues`, the first queue first. `tasks`: None is any.
 
@@ -170,6 +152,38 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     brake: str | None = None
     is_gated: bool = False
     leaves_turn: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        settled: Settled,
+        id: str,
+        token: str,
+        *,
+        is_awaited: bool = False,
+        is_gated: bool = False,
+        fingerprint: str | None = None,
+    ) -> Finish:
+        """The end of this claim, as it was decided."""
+        return cls(
+            id=id,
+            token=token,
+            to=settled.to,
+            what=settled.what,
+            delay=settled.delay,
+            counts=settled.counts,
+            result=settled.result,
+            error=settled.error,
+            reason=settled.reason,
+            log=settled.log,
+            fingerprint=fingerprint,
+            waits=tuple(Wait(key, is_enough) for key, is_enough in settled.waits),
+            timeout=settled.timeout,
+            is_awaited=is_awaited,
+            brake=settled.brake,
+            is_gated=is_gated,
+            leaves_turn=settled.leaves_turn,
+        )
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False):

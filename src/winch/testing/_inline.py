@@ -20,7 +20,7 @@ from winch.engine.base import operation
 from winch.engine.base.operation import Operation, Sleep
 from winch.engine.client.client import Surroundings
 from winch.engine.tasks.context import Context
-from winch.engine.tasks.events import JobEvent, kind_of
+from winch.engine.tasks.events import kind_of
 from winch.engine.tasks.middleware import Middleware
 from winch.engine.worker.attempt import Attempt
 from winch.engine.worker.executor import Executor
@@ -156,7 +156,7 @@ class _Bench:
         settled = plan
         if isinstance(plan, JobPlan):
             limit = None if plan.timeout is None else began + plan.timeout.total_seconds()
-            self._tell("started", claim)
+            self._runtime.events.send("started", claim)
             attempt = Attempt(claim, limit)
             ended = await self._executor.run_here(attempt, plan)
             note = attempt.reports.take()
@@ -167,37 +167,10 @@ class _Bench:
             settled = ended
         if isinstance(settled, JobPlan):  # pragma: no cover  # one of the two above
             raise AssertionError
-        self._tell(kind_of(settled.to), claim, error=settled.error, reason=settled.reason)
-        outcome = Finish(
-            id=claim.id,
-            token=claim.token,
-            to=settled.to,
-            what=settled.what,
-            delay=settled.delay,
-            counts=settled.counts,
-            result=settled.result,
-            error=settled.error,
-            reason=settled.reason,
-            log=settled.log,
-            brake=settled.brake,
-        )
-        self.store.run(self.store.finish([outcome]))
+        self._runtime.events.send(kind_of(settled.to), claim, error=settled.error, reason=settled.reason)
+        self.store.run(self.store.finish([Finish.of(settled, claim.id, claim.token)]))
         # RetryAfter, Discard and the like are chosen outcomes, not errors of the code under test.
         return self._catch.error if settled.what == "failed" and _is_error(self._catch.error) else None
-
-    def _tell(self, kind: str, claim: Claim, **facts: Any) -> None:
-        events = self._runtime.events
-        if events.wants(kind):
-            events.tell(
-                JobEvent(
-                    kind=kind,
-                    job_id=claim.id,
-                    task=claim.task,
-                    queue=claim.queue,
-                    attempt=claim.attempt,
-                    **facts,
-                )
-            )
 
     async def _make_resources(self) -> None:
         if not self._has_resources:

@@ -28,7 +28,6 @@ from winch.engine.client.job import Job
 from winch.engine.client.needs import START
 from winch.engine.client.spool import Spool
 from winch.engine.client.writer import ENQUEUE_PAUSES, JobWriter, as_stored, raise_duplicate
-from winch.engine.tasks.events import JobEvent
 from winch.engine.tasks.results import typed
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.tasks.task import Bound, check_call, check_whole
@@ -358,32 +357,12 @@ class Client:
         if events.wants("cancelled") and before is not JobState.RUNNING:
             job = yield from operations.get(self._driver(), job_id)
             if job.state is JobState.CANCELLED:
-                events.tell(
-                    JobEvent(
-                        kind="cancelled",
-                        job_id=job.id,
-                        task=job.task,
-                        queue=job.queue,
-                        attempt=job.attempt,
-                        reason=job.reason,
-                    )
-                )
+                events.send("cancelled", job, reason=job.reason)
         return before
 
     def tell_progress(self, claim: Claim, percent: float, message: str | None) -> None:
         """Notify the subscribers in this process of a running job's progress."""
-        if self._runtime.events.wants("progress"):
-            self._runtime.events.tell(
-                JobEvent(
-                    kind="progress",
-                    job_id=claim.id,
-                    task=claim.task,
-                    queue=claim.queue,
-                    attempt=claim.attempt,
-                    percent=percent,
-                    reason=message,
-                )
-            )
+        self._runtime.events.send("progress", claim, percent=percent, reason=message)
 
     def retry(self, job_id: str, *, by: str | None = None, from_step: str | None = None) -> JobState:
         return self.run(self.retrying(job_id, by=by, from_step=from_step))

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from winch.core.errors import StorageError
-from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.engine.base.log import log
 from winch.engine.observe.throughput import Tally
-from winch.engine.tasks.events import Events, JobEvent
+from winch.engine.tasks.events import Events
 from winch.storage.protocol import Driver
 
 # A record holds the job's arguments, which may be large.
@@ -46,20 +45,8 @@ async def count_store_ends(
             if record.id in attempts:
                 tally.lost(record)
                 if events is not None:
-                    events.tell(_event("rescued", record))
+                    events.send("rescued", record, error=record.error, reason=record.reason)
             if record.state is JobState.DEAD and record.id in dead:
                 tally.died(record)
                 if events is not None:
-                    events.tell(_event("dead", record))
-
-
-def _event(kind: str, record: JobRecord) -> JobEvent:
-    return JobEvent(
-        kind=kind,
-        job_id=record.id,
-        task=record.task,
-        queue=record.queue,
-        attempt=record.attempt,
-        error=record.error,
-        reason=record.reason,
-    )
+                    events.send("dead", record, error=record.error, reason=record.reason)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import ConfigError, did_you_mean
-from winch.core.job import Failure
+from winch.core.job import Claim, Failure, JobRecord
 from winch.core.lifecycle import JobState
 from winch.engine.base.log import log
 
@@ -74,6 +74,20 @@ class Events:
 
     def wants(self, kind: str) -> bool:
         return kind in self._subscribers
+
+    def send(self, kind: str, job: Claim | JobRecord, **facts: Any) -> None:
+        """`tell` what happened to this job, where a subscriber wants it."""
+        if kind in self._subscribers:
+            self.tell(
+                JobEvent(
+                    kind=kind,
+                    job_id=job.id,
+                    task=job.task,
+                    queue=job.queue,
+                    attempt=job.attempt,
+                    **facts,
+                )
+            )
 
     def tell(self, event: JobEvent) -> None:
         for function in self._subscribers.get(event.kind, ()):

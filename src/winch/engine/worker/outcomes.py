@@ -14,13 +14,13 @@ from winch.core.outcome import Settled
 from winch.core.values.fingerprint import fingerprint
 from winch.engine.base.log import log
 from winch.engine.observe.throughput import Tally
-from winch.engine.tasks.events import Events, JobEvent, kind_of
+from winch.engine.tasks.events import Events, kind_of
 from winch.engine.worker.attempt import Attempt, Interrupt
 from winch.engine.worker.finisher import Finisher
 from winch.engine.worker.held_jobs import HeldJobs, ref_of
 from winch.engine.worker.running.process import Crash
 from winch.storage.decide.waits import AWAITED_HEADER
-from winch.storage.params import Finish, Wait
+from winch.storage.params import Finish
 
 _TIMEOUT = type_name(JobTimeout)
 
@@ -87,23 +87,12 @@ class Recorder:
         is_member = has_gates and settled.to in FINAL and self.finisher.continues(claim.options)
         end = self.finisher.finish_member if is_member else self.finisher.finish
         end(
-            Finish(
-                id=claim.id,
-                token=claim.token,
-                to=settled.to,
-                what=settled.what,
-                delay=settled.delay,
-                counts=settled.counts,
-                result=settled.result,
-                error=settled.error,
-                reason=settled.reason,
-                log=settled.log,
-                waits=tuple(Wait(key, is_enough) for key, is_enough in settled.waits),
-                timeout=settled.timeout,
+            Finish.of(
+                settled,
+                claim.id,
+                claim.token,
                 is_awaited=AWAITED_HEADER in claim.headers,
-                brake=settled.brake,
                 is_gated=has_gates,
-                leaves_turn=settled.leaves_turn,
                 fingerprint=(
                     fingerprint(claim.task, settled.error)
                     if settled.to is JobState.DEAD and settled.error is not None
@@ -117,16 +106,7 @@ class Recorder:
             took = facts.get("duration")
             took = "" if took is None else f" after {took.total_seconds():.3f}s"
             log.debug("job %s (%s) attempt %d: %s%s", claim.id, claim.task, claim.attempt, kind, took)
-        if self.events.wants(kind):
-            event = JobEvent(
-                kind=kind,
-                job_id=claim.id,
-                task=claim.task,
-                queue=claim.queue,
-                attempt=claim.attempt,
-                **facts,
-            )
-            self.events.tell(event)
+        self.events.send(kind, claim, **facts)
 
 
 def _outcome(to: JobState) -> str:

@@ -23,7 +23,7 @@ from winch.engine.base.encryption import seal, unseal
 from winch.engine.base.failure import describe
 from winch.engine.flows.inputs import with_inputs
 from winch.engine.tasks.options import StoredOptions
-from winch.storage.params import Finish, Wait
+from winch.storage.params import Finish
 from winch.storage.protocol import Bell
 from winch.web.api.held import HeldClaim, held_claim
 from winch.web.problems import Problem
@@ -264,21 +264,7 @@ def finish_of(app: App, held: HeldClaim, outcome: Outcome) -> Finish:
         policy=policy,
         rng=_rng,
     )
-    return Finish(
-        id=held.id,
-        token=held.token,
-        to=settled.to,
-        what=settled.what,
-        delay=settled.delay,
-        counts=settled.counts,
-        error=settled.error,
-        reason=settled.reason,
-        waits=tuple(Wait(key, is_enough) for key, is_enough in settled.waits),
-        timeout=settled.timeout,
-        is_gated=held.is_gated,
-        is_awaited=held.is_awaited,
-        leaves_turn=settled.leaves_turn,
-    )
+    return Finish.of(settled, held.id, held.token, is_gated=held.is_gated, is_awaited=held.is_awaited)
 
 
 def failure_of(error: str | ErrorOut) -> Failure:

@@ -28,6 +28,7 @@ from winch.engine.base.operation import Operation
 from winch.engine.client import why as reasons
 from winch.engine.client.contracts import Contract
 from winch.engine.tasks.options import EnqueueOptions, enqueue_options, stored_options
+from winch.storage.decide.enqueued import new_record
 from winch.storage.params import Acted, NewJob
 from winch.storage.params import Enqueued as Stored
 from winch.web import search
@@ -96,28 +97,11 @@ async def enqueue(call: WebCall) -> WebReply:
 def _as_read(new: NewJob, answer: Stored) -> JobRecord | None:
     """A job that was stored now, as a read would give it; None where only the store knows. This saves
     a call of the store for each plain job."""
-    made, state = answer.created_at, answer.state
-    if not answer.is_new or made is None or state is not JobState.READY:
+    if not answer.is_new or answer.created_at is None or answer.state is not JobState.READY:
         return None
     if new.delay is not None or new.run_at is not None or new.expires is not None:
         return None
-    return JobRecord(
-        id=answer.id,
-        task=new.task,
-        version=new.version,
-        args=new.args,
-        queue=new.queue,
-        priority=new.priority,
-        created_at=made,
-        run_at=made,
-        state=state,
-        tenant=new.tenant,
-        fifo=new.fifo,
-        unique_key=new.unique_key,
-        tags=new.tags,
-        headers=new.headers,
-        max_attempts=new.max_attempts,
-    )
+    return new_record(new, answer.created_at)
 
 
 async def enqueue_bulk(call: WebCall) -> WebReply:

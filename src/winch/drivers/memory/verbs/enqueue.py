@@ -14,8 +14,9 @@ from winch.core.job import JobRecord, sort_key
 from winch.core.lifecycle import JobState
 from winch.drivers.memory.verbs.base import Base, verb
 from winch.drivers.memory.verbs.unique_keys import holders_of
+from winch.storage.decide.enqueued import new_record, stored_at
 from winch.storage.decide.unique import filled, planned
-from winch.storage.params import Enqueued, NewJob, stored_at
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Now, Verb
 
 
@@ -64,27 +65,5 @@ class EnqueueVerbs:
             self._base.put(after, "replaced", at)
 
     def _insert(self, new: NewJob, at: datetime) -> None:
-        due = at + new.delay if new.delay is not None else new.run_at
-        is_later = due is not None and due > at
-        job = JobRecord(
-            id=new.id,
-            task=new.task,
-            version=new.version,
-            args=new.args,
-            queue=new.queue,
-            priority=new.priority,
-            created_at=at,
-            run_at=due if is_later and due is not None else at,
-            state=JobState.SCHEDULED if is_later else JobState.READY,
-            tenant=new.tenant,
-            fifo=new.fifo,
-            unique_key=new.unique_key,
-            tags=new.tags,
-            headers=new.headers,
-            options=new.options,
-            expires_at=None if new.expires is None else at + new.expires,
-            max_attempts=new.max_attempts,
-            keep=new.keep,
-            seq=self._state.gates.next_seq(new.options, at),
-        )
+        job = new_record(new, at, seq=self._state.gates.next_seq(new.options, at))
         self._base.put(job, "enqueued", at)

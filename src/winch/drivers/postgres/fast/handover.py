@@ -40,7 +40,8 @@ from winch.drivers.postgres.statements import Body, Rows, Sql, Statement
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
 from winch.drivers.postgres.wakeups.listen import Listener, PostgresBell
-from winch.storage.params import Enqueued, NewJob, stored_at
+from winch.storage.decide.enqueued import stored_at
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Now, Verb
 
 log: logging.Logger = logging.getLogger("winch.postgres")

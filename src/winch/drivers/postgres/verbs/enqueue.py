@@ -16,8 +16,9 @@ from winch.drivers.postgres.records import write_span
 from winch.drivers.postgres.statements import Body, Ids, Texts
 from winch.drivers.postgres.verbs.base import SOON_SECONDS, Base
 from winch.drivers.postgres.verbs.unique_keys import take_keys
+from winch.storage.decide.enqueued import stored_at
 from winch.storage.decide.unique import Holder, filled, planned, takes_over
-from winch.storage.params import Enqueued, NewJob, stored_at
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Now, Verb
 
 _encode = msgspec.json.encode

@@ -29,7 +29,8 @@ from winch.drivers.redis.records import MICROSECOND, envelope
 from winch.drivers.redis.scripts import ScriptCall, packed, script
 from winch.drivers.redis.verbs.base import Base, Body, run_body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs, is_special
-from winch.storage.params import Enqueued, NewJob, stored_at
+from winch.storage.decide.enqueued import stored_at
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Now, Verb
 
 # Of how many kinds of jobs (queue, task, priority) the beginning of the request is kept.

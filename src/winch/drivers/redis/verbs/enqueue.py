@@ -15,9 +15,10 @@ from winch.core.gates.uses import is_gated
 from winch.core.job import from_micros
 from winch.drivers.redis.records import MICROSECOND, envelope, micros
 from winch.drivers.redis.verbs.base import Base, Body, wait_rows
+from winch.storage.decide.enqueued import stored_at
 from winch.storage.decide.unique import takes_over
 from winch.storage.decide.waits import ALL, AWAITED_HEADER, EACH
-from winch.storage.params import ClaimRef, Enqueued, NewJob, Wait, stored_at
+from winch.storage.params import ClaimRef, Enqueued, NewJob, Wait
 from winch.storage.verbs import Now, Verb
 
 # How many characters the ids on one page share: see lua/parts/pages.lua.

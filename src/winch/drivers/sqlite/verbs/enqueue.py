@@ -25,8 +25,9 @@ from winch.drivers.sqlite.verbs.base import (
     read_jobs,
     ring_for,
 )
+from winch.storage.decide.enqueued import stored_at
 from winch.storage.decide.unique import filled, planned
-from winch.storage.params import Enqueued, NewJob, stored_at
+from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Now, Verb
 
 _astuple = msgspec.structs.astuple
