@@ -16,7 +16,7 @@ from winch.core.values.ids import job_ids
 from winch.drivers.sqlite.connections import writer
 from winch.drivers.sqlite.connections.writer import wal_bytes
 from winch.drivers.sqlite.driver import SqliteDriver
-from winch.storage.decide.waits import AWAITED_HEADER, job_key
+from winch.storage.decide.waits import AWAITED_HEADER, Dependencies, job_key
 from winch.storage.params import ClaimParams, Finish, NewJob, NewSession, Wait
 
 JOBS = 500
@@ -134,13 +134,17 @@ def test_the_end_of_an_awaited_job_is_written_down_only_while_somebody_waits(
     [claim] = claimed(driver)
     conn = driver._connections.writer()
     if is_waited_for:
-        driver.run(driver.enqueue_after([second], [(second.id, [Wait(job_key(first.id))])]))
+        driver.run(
+            driver.enqueue_after([second], Dependencies([(second.id, [Wait(job_key(first.id))])]))
+        )
     conn.execute("DELETE FROM winch_recheck")
     driver.run(driver.finish(ended([claim])))
     keys = [row[0] for row in conn.execute("SELECT key FROM winch_recheck")]
     assert keys == [job_key(first.id)] * is_waited_for
     if not is_waited_for:  # who comes later looks for itself
-        driver.run(driver.enqueue_after([second], [(second.id, [Wait(job_key(first.id))])]))
+        driver.run(
+            driver.enqueue_after([second], Dependencies([(second.id, [Wait(job_key(first.id))])]))
+        )
     driver.run(driver.unblock())
     [found] = driver.run(driver.get([second.id]))
     assert found is not None

@@ -27,7 +27,7 @@ from winch.storage.decide.schedules import (
     Tick,
     Trigger,
 )
-from winch.storage.decide.waits import AWAITED_HEADER, death_key, job_key, signal_key
+from winch.storage.decide.waits import AWAITED_HEADER, Dependencies, death_key, job_key, signal_key
 from winch.storage.params import Answer, ClaimRef, Declared, NewJob, NewSession, Wait
 from winch.testing.conformance import Target
 
@@ -73,7 +73,7 @@ class TimeMachine(StoreMachine):
         for again in (False, True) if is_repeat else (False,):
             answer = self.ask(
                 lambda driver, again=again: driver.enqueue_after(  # type: ignore[misc]
-                    [member, after], waits, claim=ref, is_repeat=again, now=now
+                    [member, after], Dependencies(waits, ref), is_repeat=again, now=now
                 )
             )
             assert (answer is None) is (ref is not None and not self.ledger.owns(ref))

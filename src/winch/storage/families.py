@@ -21,7 +21,7 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
 from winch.storage.crash_report import CrashReport
 from winch.storage.decide.schedules import Change, Changed, ScheduleRows, ScheduleRun
-from winch.storage.decide.waits import Sent, Taken
+from winch.storage.decide.waits import Dependencies, Sent, Taken
 from winch.storage.gate_records import KeyHolder, LimitInfo, ScopeInfo, TenantInfo
 from winch.storage.params import (
     Acted,
@@ -47,7 +47,6 @@ from winch.storage.params import (
     SessionInfo,
     Standing,
     Trim,
-    Wait,
 )
 from winch.storage.verbs import Now, Verb
 
@@ -299,15 +298,9 @@ class WaitVerbs(Protocol):
         ...
 
     def enqueue_after(
-        self,
-        jobs: Sequence[NewJob],
-        waits: Sequence[tuple[str, Sequence[Wait]]],
-        *,
-        claim: ClaimRef | None = None,
-        is_repeat: bool = False,
-        now: Now = None,
+        self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
-        """`enqueue`, and in the same transaction what jobs wait for, by id: those of this call that are
+        """`enqueue`, and in the same transaction what jobs wait for: those of this call that are
         new are blocked, and one that is blocked already waits for more. With a `claim` that is not live
         nothing is stored and the answer is None: a job that adds to what others wait for must be
         unfinished."""

@@ -14,7 +14,7 @@ from winch.core.flow import FLOW_ALIKE, FlowNote, Inputs, range_of
 from winch.core.job import JobRecord, keep_awaited
 from winch.engine.base.operation import OnConnection, Operation, Sleep
 from winch.engine.tasks.task import Bound
-from winch.storage.decide.waits import AWAITED_HEADER
+from winch.storage.decide.waits import AWAITED_HEADER, Dependencies
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import ClaimRef, Enqueued, JobFilter, NewJob, Wait
 from winch.storage.protocol import Driver
@@ -93,16 +93,17 @@ def store_members(
     answers: list[Enqueued] | None
     if not waits and claim is None and not conn:
         return (yield from client.writer.store_prepared(jobs))
+    after = Dependencies(waits, claim)
     if conn is not None:
         connection = getattr(conn, "connection", conn) if hasattr(conn, "result") else conn
         yield from client.writer.index(jobs, connection)
-        answers = yield OnConnection(connection, driver.enqueue_after(jobs, waits, claim=claim))
+        answers = yield OnConnection(connection, driver.enqueue_after(jobs, after))
         return _unless_lost(answers)
     is_repeat = False
     for pause in (*PAUSES, None):
         try:
             yield from client.writer.index(jobs)
-            answers = yield driver.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat)
+            answers = yield driver.enqueue_after(jobs, after, is_repeat=is_repeat)
         except StorageUnavailable as error:
             if pause is None:
                 raise

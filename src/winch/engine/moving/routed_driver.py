@@ -20,17 +20,15 @@ from winch.engine.base.operation import Sleep
 from winch.engine.moving.plans import On, Plan, RoutedVerb, answers_there, parcels_now, plain_of, sent_to
 from winch.engine.moving.route import IDLE_LAG, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
 from winch.storage.decide.unique import Holder
-from winch.storage.decide.waits import ALL, AWAITED_HEADER, Sent
+from winch.storage.decide.waits import ALL, AWAITED_HEADER, Dependencies, Sent
 from winch.storage.params import (
     Acted,
-    ClaimRef,
     Ending,
     Enqueued,
     Facts,
     JobFilter,
     NewJob,
     Page,
-    Wait,
 )
 from winch.storage.parcels import Parcel
 from winch.storage.protocol import Driver
@@ -289,16 +287,10 @@ class RoutedDriver:
         return answers_there(jobs, known, held)
 
     def enqueue_after(
-        self,
-        jobs: Sequence[NewJob],
-        waits: Sequence[tuple[str, Sequence[Wait]]],
-        *,
-        claim: ClaimRef | None = None,
-        is_repeat: bool = False,
-        now: Now = None,
+        self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
-        plain = self.source.enqueue_after(jobs, waits, claim=claim, is_repeat=is_repeat, now=now)
-        if claim is not None or self._is_idle:
+        plain = self.source.enqueue_after(jobs, after, is_repeat=is_repeat, now=now)
+        if after.claim is not None or self._is_idle:
             return plain
 
         def plan() -> Plan[list[Enqueued] | None]:
@@ -307,13 +299,13 @@ class RoutedDriver:
             if route is not None and all(_is_led(job, route) for job in jobs):
                 to, other = self._both(route)
                 # A flow that has begun goes on where it is, and so do the callbacks of its batch.
-                awaiting = {waiting for waiting, _ in waits} - {job.id for job in jobs}
+                awaiting = {waiting for waiting, _ in after.waits} - {job.id for job in jobs}
                 there: list[Ending | None] = []
                 if awaiting:
                     there = yield On(other, other.results([*awaiting]))
                 if any(there) or (yield from _begun_in(other, flows_of(jobs))):
                     to = other
-            verb = to.enqueue_after(jobs, waits, is_repeat=is_repeat, now=now)
+            verb = to.enqueue_after(jobs, after, is_repeat=is_repeat, now=now)
             answers: list[Enqueued] | None = yield On(to, verb)
             return answers
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 import msgspec
 
 from winch.core.flow import FLOW_HEADER
-from winch.storage.params import Answer
+from winch.storage.params import Answer, ClaimRef, Wait
 
 SIGNAL = "signal:"
 JOB = "job:"
@@ -44,6 +44,13 @@ class Sent(msgspec.Struct, frozen=True):
 
     id: str
     is_new: bool
+
+
+class Dependencies(msgspec.Struct, frozen=True):
+    """What jobs wait for, by their ids. With a `claim` they are added only while it is live."""
+
+    waits: Sequence[tuple[str, Sequence[Wait]]]
+    claim: ClaimRef | None = None
 
 
 class Taken(msgspec.Struct, frozen=True):

@@ -19,12 +19,13 @@ from winch.storage.decide.waits import (
     KEEP_TAKEN,
     KEEP_UNTAKEN,
     SIGNAL,
+    Dependencies,
     Sent,
     Taken,
     awaited_by,
     signal_key,
 )
-from winch.storage.params import Answer, ClaimRef, Enqueued, Finish, NewJob, Promoted, Wait
+from winch.storage.params import Answer, ClaimRef, Enqueued, Finish, NewJob, Promoted
 from winch.storage.verbs import Now, Verb
 
 
@@ -66,16 +67,11 @@ class WaitVerbs:
         return verb("take_signal", body)
 
     def enqueue_after(
-        self,
-        jobs: Sequence[NewJob],
-        waits: Sequence[tuple[str, Sequence[Wait]]],
-        *,
-        claim: ClaimRef | None = None,
-        is_repeat: bool = False,
-        now: Now = None,
+        self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         def body() -> list[Enqueued] | None:
             at = self._base.now(now)
+            claim = after.claim
             if claim is not None:
                 mine = self._state.live.get(claim.id)
                 if mine is None or mine.state is not JobState.RUNNING or mine.token != claim.token:
@@ -83,7 +79,7 @@ class WaitVerbs:
             answers = self._enqueue.store(jobs, at, is_repeat=is_repeat)
             new = {answer.id for answer in answers if answer.is_new}
             known = {job.id for job in jobs} - new
-            for job_id, added in waits:
+            for job_id, added in after.waits:
                 job = self._state.live.get(job_id)
                 if job is None or job_id in known:
                     continue

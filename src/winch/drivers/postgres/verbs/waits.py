@@ -10,8 +10,8 @@ from winch.drivers.postgres.records import read_moment
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
-from winch.storage.decide.waits import DEAD, JOB, Sent, Taken
-from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted, Wait
+from winch.storage.decide.waits import DEAD, JOB, Dependencies, Sent, Taken
+from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted
 from winch.storage.verbs import Now, Verb
 
 
@@ -44,15 +44,10 @@ class WaitVerbs:
         return Verb("take_signal", body)
 
     def enqueue_after(
-        self,
-        jobs: Sequence[NewJob],
-        waits: Sequence[tuple[str, Sequence[Wait]]],
-        *,
-        claim: ClaimRef | None = None,
-        is_repeat: bool = False,
-        now: Now = None,
+        self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
+            claim = after.claim
             # Also the first statement of a transaction: what follows would be one of its own without it.
             rows = yield self._base.statement(
                 "take_signal.live",
@@ -66,10 +61,12 @@ class WaitVerbs:
             ).steps()
             new = {answer.id for answer in answers if answer.is_new}
             known = {job.id for job in jobs} - new
-            held = sorted(new & {job_id for job_id, _ in waits})
+            held = sorted(new & {job_id for job_id, _ in after.waits})
             if held:
                 yield self._base.statement("enqueue.after", ids=held, reason=BLOCKED_REASON)
-            begun = [(job_id, wait) for job_id, some in waits if job_id not in known for wait in some]
+            begun = [
+                (job_id, wait) for job_id, some in after.waits if job_id not in known for wait in some
+            ]
             if begun:
                 yield self._base.statement(
                     "enqueue.waits",

@@ -8,8 +8,8 @@ from winch.core.job import from_micros
 from winch.drivers.redis.records import MICROSECOND, micros
 from winch.drivers.redis.verbs.base import Base, Body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
-from winch.storage.decide.waits import KEEP_TAKEN, KEEP_UNTAKEN, Sent, Taken
-from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted, Wait
+from winch.storage.decide.waits import KEEP_TAKEN, KEEP_UNTAKEN, Dependencies, Sent, Taken
+from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted
 from winch.storage.verbs import Now, Verb
 
 # A script wakes or counts down this many at most: thousands may wait for the same job.
@@ -52,16 +52,14 @@ class WaitVerbs:
         return Verb("take_signal", body)
 
     def enqueue_after(
-        self,
-        jobs: Sequence[NewJob],
-        waits: Sequence[tuple[str, Sequence[Wait]]],
-        *,
-        claim: ClaimRef | None = None,
-        is_repeat: bool = False,
-        now: Now = None,
+        self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
-            return (yield from self._store(jobs, waits=waits, claim=claim, is_repeat=is_repeat, now=now))
+            return (
+                yield from self._store(
+                    jobs, waits=after.waits, claim=after.claim, is_repeat=is_repeat, now=now
+                )
+            )
 
         return Verb("enqueue_after", body)
 

@@ -13,8 +13,18 @@ from winch.drivers.sqlite.verbs.awaited import look_again
 from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
-from winch.storage.decide.waits import ALL, DEAD, JOB, SIGNAL, Sent, Taken, bounds, signal_key
-from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted, Wait
+from winch.storage.decide.waits import (
+    ALL,
+    DEAD,
+    JOB,
+    SIGNAL,
+    Dependencies,
+    Sent,
+    Taken,
+    bounds,
+    signal_key,
+)
+from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted
 from winch.storage.verbs import Now, Verb
 
 
@@ -49,15 +59,10 @@ class WaitVerbs:
         return Verb("take_signal", body)
 
     def enqueue_after(
-        self,
-        jobs: Sequence[NewJob],
-        waits: Sequence[tuple[str, Sequence[Wait]]],
-        *,
-        claim: ClaimRef | None = None,
-        is_repeat: bool = False,
-        now: Now = None,
+        self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
+            claim = after.claim
             if claim is not None and not (
                 yield from query("take_signal", id=claim.id, token=claim.token)
             ):
@@ -69,11 +74,11 @@ class WaitVerbs:
             known = {job.id for job in jobs} - new
             rows = [
                 (job_id, wait.key, int(wait.is_enough))
-                for job_id, some in waits
+                for job_id, some in after.waits
                 if job_id not in known
                 for wait in some
             ]
-            held = sorted(new & {job_id for job_id, _ in waits})
+            held = sorted(new & {job_id for job_id, _ in after.waits})
             if held:
                 yield from query(
                     "enqueue.after", ids=to_json(held), reason=BLOCKED_REASON, now=(yield StoreTime(now))

@@ -10,8 +10,8 @@ from winch.drivers.redis.cluster.homes import GateHomes
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
 from winch.drivers.redis.verbs.waits import WaitVerbs
-from winch.storage.decide.waits import Taken
-from winch.storage.params import ClaimRef, Enqueued, NewJob, Wait
+from winch.storage.decide.waits import Dependencies, Taken
+from winch.storage.params import ClaimRef, Enqueued, NewJob
 from winch.storage.verbs import Now, Verb
 
 
@@ -26,23 +26,17 @@ class ClusterWaitVerbs(WaitVerbs):
         self._homes = homes
 
     def enqueue_after(
-        self,
-        jobs: Sequence[NewJob],
-        waits: Sequence[tuple[str, Sequence[Wait]]],
-        *,
-        claim: ClaimRef | None = None,
-        is_repeat: bool = False,
-        now: Now = None,
+        self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         """At home, where jobs that wait and jobs that are waited for find each other."""
         plain = super().enqueue_after
 
         def body() -> Body[list[Enqueued] | None]:
-            if claim is not None:
-                yield from self._handover.bring_home([claim])
+            if after.claim is not None:
+                yield from self._handover.bring_home([after.claim])
             yield from self._homes.gather_for(jobs)
-            after = plain(jobs, waits, claim=claim, is_repeat=is_repeat, now=now)
-            return (yield from after.steps())
+            stored = plain(jobs, after, is_repeat=is_repeat, now=now)
+            return (yield from stored.steps())
 
         return Verb("enqueue_after", body)
 

@@ -10,7 +10,7 @@ from winch.core.gates.uses import (
     with_gates,
 )
 from winch.core.lifecycle import JobState
-from winch.storage.decide.waits import signal_key
+from winch.storage.decide.waits import Dependencies, signal_key
 from winch.storage.params import Wait
 from winch.testing.conformance.bench import HOUR, MINUTE, Bench
 from winch.testing.conformance.case import case
@@ -123,7 +123,9 @@ def a_turn_makes_no_member_ready_that_waits_for_something_else(bench: Bench) -> 
     ended = bench.take()
     waits = [Wait(signal_key("go"), is_enough=True)]
     callback = bench.new_job(**gated(fifo()))
-    bench.call(bench.driver.enqueue_after([callback], [(callback.id, waits)], now=bench.now))
+    bench.call(
+        bench.driver.enqueue_after([callback], Dependencies([(callback.id, waits)]), now=bench.now)
+    )
     behind = bench.add(**gated(fifo()))
     assert (before, bench.claim()) == (ended.id, [])
     bench.complete(ended, is_gated=True)

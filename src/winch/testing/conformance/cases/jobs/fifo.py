@@ -8,7 +8,7 @@ from typing import Any
 
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
-from winch.storage.decide.waits import AWAITED_HEADER, job_key, signal_key
+from winch.storage.decide.waits import AWAITED_HEADER, Dependencies, job_key, signal_key
 from winch.storage.params import Answer, NewJob, Wait
 from winch.testing.conformance.bench import DAY, HOUR, Bench, RolledBack
 from winch.testing.conformance.case import case
@@ -190,7 +190,7 @@ def members_after_each_other_in_a_flow_run_in_its_order(bench: Bench) -> None:
     """Those that wait for a member of their own key come behind it."""
     jobs = members(bench, 4, headers={AWAITED_HEADER: "1"})
     waits = [(jobs[n].id, [Wait(job_key(jobs[n - 1].id))]) for n in range(1, 4)]
-    bench.call(bench.driver.enqueue_after(jobs, waits, now=bench.now))
+    bench.call(bench.driver.enqueue_after(jobs, Dependencies(waits), now=bench.now))
     behind = members(bench, 1)
     bench.enqueue(*behind)
     assert drained(bench) == ids([*jobs, *behind])

@@ -7,7 +7,7 @@ from typing import Any
 from winch.core.flow import member_id, members_prefix
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
-from winch.storage.decide.waits import AWAITED_HEADER, EACH, all_key, death_key, job_key
+from winch.storage.decide.waits import AWAITED_HEADER, EACH, Dependencies, all_key, death_key, job_key
 from winch.storage.params import Answer, ClaimRef, NewJob, Wait
 from winch.storage.verbs import Verb
 from winch.testing.conformance.bench import LEASE, SECOND, Bench
@@ -190,12 +190,16 @@ def a_member_adds_others_while_it_is_unfinished(bench: Bench) -> None:
     claim = bench.take()
     more = members(bench, 3, name=f"m{claim.id}")
     ref = ClaimRef(claim.id, claim.token)
-    verb = bench.driver.enqueue_after(more, [(callback, [together(more)])], claim=ref, now=bench.now)
+    verb = bench.driver.enqueue_after(
+        more, Dependencies([(callback, [together(more)])], ref), now=bench.now
+    )
     assert bench.call(verb) is not None
     bench.finish(bench.outcome(claim))
     assert state(bench, callback) is JobState.BLOCKED
     late = members(bench, 1, name="late")
-    refused = bench.driver.enqueue_after(late, [(callback, [together(late)])], claim=ref, now=bench.now)
+    refused = bench.driver.enqueue_after(
+        late, Dependencies([(callback, [together(late)])], ref), now=bench.now
+    )
     assert bench.call(refused) is None
     bench.finish(*(bench.outcome(one) for one in bench.claim(limit=3)))
     assert state(bench, callback) is JobState.READY
@@ -210,7 +214,9 @@ def a_finish_and_a_wait_for_it_at_the_same_time_find_each_other(bench: Bench) ->
         callback = bench.new_job(queue="callbacks")
         verbs: list[Verb[Any]] = [
             *(bench.driver.finish([bench.outcome(claim)], now=bench.now) for claim in claims),
-            bench.driver.enqueue_after([callback], [(callback.id, [together(jobs)])], now=bench.now),
+            bench.driver.enqueue_after(
+                [callback], Dependencies([(callback.id, [together(jobs)])]), now=bench.now
+            ),
             bench.driver.unblock(now=bench.now),
         ]
         bench.together(verbs)

@@ -11,6 +11,7 @@ from winch.storage.decide.waits import (
     AWAITED_HEADER,
     KEEP_TAKEN,
     KEEP_UNTAKEN,
+    Dependencies,
     Sent,
     Taken,
     death_key,
@@ -348,8 +349,15 @@ def waiting_is_witnessed(bench: Bench) -> None:
 # -- enqueue_after -----------------------------------------------------------------------------------
 
 
-def after(bench: Bench, jobs: list[NewJob], *waits: tuple[str, list[Wait]], **options: Any) -> Any:
-    return bench.call(bench.driver.enqueue_after(jobs, waits, now=bench.now, **options))
+def after(
+    bench: Bench,
+    jobs: list[NewJob],
+    *waits: tuple[str, list[Wait]],
+    claim: ClaimRef | None = None,
+    is_repeat: bool = False,
+) -> Any:
+    wanted = Dependencies(waits, claim)
+    return bench.call(bench.driver.enqueue_after(jobs, wanted, is_repeat=is_repeat, now=bench.now))
 
 
 @case()

@@ -13,7 +13,7 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.decide.schedules import Adopt, Answered, Pause
 from winch.storage.decide.unique import Holder
-from winch.storage.decide.waits import AWAITED_HEADER, all_key
+from winch.storage.decide.waits import AWAITED_HEADER, Dependencies, all_key
 from winch.storage.params import NewJob, Wait
 from winch.storage.parcels import NO_PARCEL, Parcel
 from winch.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench
@@ -114,7 +114,7 @@ def a_family(bench: Bench) -> tuple[str, list[str], str]:
     ]
     last = bench.new_job(id=member_id(flow, "last"), headers={INPUTS_HEADER: inputs})
     waits = [(last.id, [Wait(key)])]
-    bench.call(bench.driver.enqueue_after([*members, last], waits, now=bench.now))
+    bench.call(bench.driver.enqueue_after([*members, last], Dependencies(waits), now=bench.now))
     return key, [job.id for job in members], last.id
 
 
