@@ -10,7 +10,14 @@ import msgspec
 
 from winch.app import App
 from winch.cli.jobs.jobs import act_on_each, print_job, print_page, records_of, reveal_option
-from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
+from winch.cli.shared.options import (
+    StoreOptions,
+    json_option,
+    limit_option,
+    opened,
+    page_options,
+    store_options,
+)
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
 from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
 from winch.cli.shared.text import ago, count, now, one_line
@@ -31,10 +38,7 @@ def dead() -> None:
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--group", metavar="FINGERPRINT", help="Only jobs of this group; see `dead groups`.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
-)
-@click.option("--after", help="Continue after this id: the next page.")
+@page_options
 @reveal_option
 @json_option
 @store_options
@@ -71,9 +75,7 @@ def show(options: StoreOptions, job_id: str, reveal: bool) -> None:
 @dead.command()
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
-)
+@limit_option
 @reveal_option
 @json_option
 @store_options

@@ -6,7 +6,7 @@ import click
 
 from winch.areas.flows import MOST_COUNTED, FlowInfo, shown
 from winch.cli.shared import text
-from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, limit_option, opened, store_options
 from winch.cli.shared.output import Column, Table, emit_json, remark, say
 from winch.engine.flows.render import mermaid, svg
 
@@ -19,9 +19,7 @@ def flows() -> None:
 
 
 @flows.command("list")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
-)
+@limit_option
 @json_option
 @store_options
 def list_(options: StoreOptions, limit: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from winch.app import App
-from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, page_options, store_options
 from winch.cli.shared.output import complain, emit_json, remark, say
 from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
 from winch.cli.shared.records import detail, job_table, show_job, summary, workers_by_session
@@ -37,10 +37,7 @@ def jobs() -> None:
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--tag", help="Only jobs with this tag.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
-)
-@click.option("--after", help="Continue after this id: the next page.")
+@page_options
 @reveal_option
 @json_option
 @store_options

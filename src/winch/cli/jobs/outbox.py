@@ -6,7 +6,7 @@ import click
 
 from winch.cli.jobs.dead import report
 from winch.cli.jobs.jobs import records_of, reveal_option
-from winch.cli.shared.options import StoreOptions, json_option, opened, store_options
+from winch.cli.shared.options import StoreOptions, json_option, opened, page_options, store_options
 from winch.cli.shared.output import emit_json, remark
 from winch.cli.shared.question import dry_run_option, may_go_on, yes_option
 from winch.cli.shared.records import job_table, summary
@@ -24,10 +24,7 @@ def outbox() -> None:
 @outbox.command("list")
 @_topic_option
 @click.option("--state", type=click.Choice([str(state) for state in JobState]), help="Only these.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
-)
-@click.option("--after", help="Continue after this id: the next page.")
+@page_options
 @reveal_option
 @json_option
 @store_options

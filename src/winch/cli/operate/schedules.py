@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -194,33 +195,52 @@ def run_data(run: Run) -> dict[str, Any]:
     return found
 
 
+def timing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """When a schedule enqueues its job."""
+    for option in reversed(
+        (
+            click.option("--cron", metavar="EXPRESSION", help="Five fields, or a name such as @daily."),
+            click.option(
+                "--every", metavar="DURATION", help="An interval like 5m, counted from midnight UTC."
+            ),
+            click.option("--tz", metavar="ZONE", help="The time zone of --cron, like Europe/Berlin."),
+            click.option(
+                "--dst",
+                type=click.Choice(["once", "skip", "twice"]),
+                help="What to do when clocks change.",
+            ),
+            click.option(
+                "--misfire",
+                type=click.Choice(["skip", "latest", "all"]),
+                help="What to do about missed times.",
+            ),
+            click.option(
+                "--overlap",
+                type=click.Choice(["allow", "skip", "queue"]),
+                help="What to do while the last job runs.",
+            ),
+            click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time."),
+            click.option("--calendar", metavar="NAME", help="A calendar of the app with closed days."),
+            click.option(
+                "--on-holiday",
+                type=click.Choice(["skip", "next"]),
+                help="What to do on closed days: no job, or the next open day.",
+            ),
+            click.option(
+                "--misfire-deadline",
+                metavar="DURATION",
+                help="How late a missed time may still get its job.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @schedules.command()
 @click.argument("name")
 @click.argument("task")
-@click.option("--cron", metavar="EXPRESSION", help="Five fields, or a name such as @daily.")
-@click.option("--every", metavar="DURATION", help="An interval like 5m, counted from midnight UTC.")
-@click.option("--tz", metavar="ZONE", help="The time zone of --cron, like Europe/Berlin.")
-@click.option(
-    "--dst", type=click.Choice(["once", "skip", "twice"]), help="What to do when clocks change."
-)
-@click.option(
-    "--misfire", type=click.Choice(["skip", "latest", "all"]), help="What to do about missed times."
-)
-@click.option(
-    "--overlap",
-    type=click.Choice(["allow", "skip", "queue"]),
-    help="What to do while the last job runs.",
-)
-@click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time.")
-@click.option("--calendar", metavar="NAME", help="A calendar of the app with closed days.")
-@click.option(
-    "--on-holiday",
-    type=click.Choice(["skip", "next"]),
-    help="What to do on closed days: no job, or the next open day.",
-)
-@click.option(
-    "--misfire-deadline", metavar="DURATION", help="How late a missed time may still get its job."
-)
+@timing_options
 @click.option(
     "--args", "args_text", default="{}", metavar="JSON", help="""The arguments, like '{"a": 1}'."""
 )
@@ -240,30 +260,7 @@ def add(options: StoreOptions, name: str, task: str, args_text: str, **given: An
 
 @schedules.command()
 @click.argument("name")
-@click.option("--cron", metavar="EXPRESSION", help="Five fields, or a name such as @daily.")
-@click.option("--every", metavar="DURATION", help="An interval like 5m, counted from midnight UTC.")
-@click.option("--tz", metavar="ZONE", help="The time zone of --cron, like Europe/Berlin.")
-@click.option(
-    "--dst", type=click.Choice(["once", "skip", "twice"]), help="What to do when clocks change."
-)
-@click.option(
-    "--misfire", type=click.Choice(["skip", "latest", "all"]), help="What to do about missed times."
-)
-@click.option(
-    "--overlap",
-    type=click.Choice(["allow", "skip", "queue"]),
-    help="What to do while the last job runs.",
-)
-@click.option("--jitter", metavar="DURATION", help="Spread the jobs over this much time.")
-@click.option("--calendar", metavar="NAME", help="A calendar of the app with closed days.")
-@click.option(
-    "--on-holiday",
-    type=click.Choice(["skip", "next"]),
-    help="What to do on closed days: no job, or the next open day.",
-)
-@click.option(
-    "--misfire-deadline", metavar="DURATION", help="How late a missed time may still get its job."
-)
+@timing_options
 @click.option("--args", "args_text", metavar="JSON", help="Other arguments; needs the app (-A).")
 @click.option("--queue", help="Another queue; needs the app (-A).")
 @json_option

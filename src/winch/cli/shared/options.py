@@ -65,6 +65,18 @@ json_option: Callable[[Any], Any] = click.option(
 )
 
 
+limit_option: Callable[[Any], Any] = click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
+)
+
+
+def page_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a list that may be longer than a page."""
+    after = click.option("--after", help="Continue after this id: the next page.")
+    decorated: Callable[..., Any] = limit_option(after(command))
+    return decorated
+
+
 @contextmanager
 def opened(
     options: StoreOptions, *, must_exist: bool = True, needs_tasks: bool = False, **cli: Any

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -12,12 +11,16 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from winch.core.errors import ConfigError
+from winch.drivers._shared.url_values import (
+    DEFAULT_POOL,
+    DEFAULT_SCHEMA,
+    DEFAULT_TIMEOUT,
+    schema_name,
+    seconds,
+    switch,
+    whole,
+)
 
-DEFAULT_SCHEMA = "winch"
-DEFAULT_TIMEOUT = 10.0
-DEFAULT_POOL = 8
-
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 
 
@@ -84,11 +87,11 @@ def parse_url(url: str, *, schema: str | None = None) -> Address:
             ours[name] = value
     bare = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(theirs), ""))
     return Address(
-        params=connection_params(bare, timeout := _seconds(ours["timeout"])),
-        schema=check_schema_name(ours["schema"] or DEFAULT_SCHEMA),
+        params=connection_params(bare, timeout := seconds(ours["timeout"])),
+        schema=schema_name(ours["schema"] or DEFAULT_SCHEMA),
         timeout=timeout,
-        pool=_count(ours["pool"]),
-        prepares=_switch(ours["prepare"]),
+        pool=whole("pool", ours["pool"], DEFAULT_POOL, range(1, 1001)),
+        prepares=switch("prepare", ours["prepare"]),
     )
 
 
@@ -111,37 +114,3 @@ def connection_params(url: str, timeout: float) -> dict[str, Any]:
         "application_name": "winch",
     }
     return {**limits, **params}
-
-
-def check_schema_name(name: str) -> str:
-    """The name itself, if it is one that may stand in a statement."""
-    if not _SCHEMA.fullmatch(name):
-        raise ConfigError(
-            "schema must be 1 to 63 lower-case letters, digits and underscores, beginning with a letter "
-            f"or an underscore, got {name!r}"
-        )
-    return name
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text.removesuffix("s") or DEFAULT_TIMEOUT)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        raise ConfigError(f"timeout in the URL must be seconds such as 10s, got {text!r}")
-    return seconds
-
-
-def _count(text: str) -> int:
-    if text and not (text.isdecimal() and 1 <= int(text) <= 1000):
-        raise ConfigError(
-            f"pool in the URL must be a number of connections from 1 to 1000, got {text!r}"
-        )
-    return int(text or DEFAULT_POOL)
-
-
-def _switch(text: str) -> bool:
-    if text not in ("", "on", "off"):
-        raise ConfigError(f"prepare in the URL must be on or off, got {text!r}")
-    return text != "off"

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from winch.core.errors import ConfigError, did_you_mean
+from winch.drivers._shared.url_values import (
+    DEFAULT_POOL,
+    DEFAULT_SCHEMA,
+    DEFAULT_TIMEOUT,
+    schema_name,
+    seconds,
+    switch,
+    whole,
+)
 
 DEFAULT_PORT = 6379
 SENTINEL_PORT = 26379
-DEFAULT_TIMEOUT = 10.0
-DEFAULT_POOL = 8
-DEFAULT_SCHEMA = "winch"
 SCHEMES = ("redis", "rediss", "redis+sentinel", "redis+cluster", "rediss+cluster", "rediss+sentinel")
 OPTIONS = ("schema", "timeout", "pool", "replicated", "ca_file", "verify")
 
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 HostPort = tuple[str, int]
@@ -100,16 +104,16 @@ def parse_url(url: str, *, schema: str | None = None) -> Address:
     return Address(
         scheme=scheme,
         servers=_servers(hosts, SENTINEL_PORT if is_sentinel else DEFAULT_PORT),
-        schema=_schema(schema or options.get("schema") or DEFAULT_SCHEMA),
+        schema=schema_name(schema or options.get("schema") or DEFAULT_SCHEMA),
         user=unquote(user) or None,
         password=unquote(password) or None,
         database=int(path) if path and not is_sentinel else 0,
         service=path if is_sentinel else None,
-        timeout=_seconds(options.get("timeout", "")),
-        pool=_whole("pool", options.get("pool", ""), DEFAULT_POOL, range(1, 1001)),
-        replicated=_whole("replicated", options.get("replicated", ""), 0, range(6)),
+        timeout=seconds(options.get("timeout", "")),
+        pool=whole("pool", options.get("pool", ""), DEFAULT_POOL, range(1, 1001)),
+        replicated=whole("replicated", options.get("replicated", ""), 0, range(6)),
         ca_file=options.get("ca_file"),
-        verifies=_switch("verify", options.get("verify", "")),
+        verifies=switch("verify", options.get("verify", "")),
     )
 
 
@@ -122,36 +126,3 @@ def _servers(hosts: str, port: int) -> tuple[HostPort, ...]:
         except ValueError as error:
             raise ConfigError(f"the Redis URL has an invalid address: {text!r}") from error
     return tuple(found)
-
-
-def _schema(name: str) -> str:
-    if not _SCHEMA.fullmatch(name):
-        raise ConfigError(
-            "schema must be 1 to 63 lower-case letters, digits and underscores, beginning with a letter "
-            f"or an underscore, got {name!r}"
-        )
-    return name
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text.removesuffix("s") or DEFAULT_TIMEOUT)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        raise ConfigError(f"timeout in the URL must be seconds such as 10s, got {text!r}")
-    return seconds
-
-
-def _whole(name: str, text: str, default: int, allowed: range) -> int:
-    if text and not (text.isdecimal() and int(text) in allowed):
-        raise ConfigError(
-            f"{name} in the URL must be a number from {allowed[0]} to {allowed[-1]}, got {text!r}"
-        )
-    return int(text) if text else default
-
-
-def _switch(name: str, text: str) -> bool:
-    if text not in ("", "on", "off"):
-        raise ConfigError(f"{name} in the URL must be on or off, got {text!r}")
-    return text != "off"

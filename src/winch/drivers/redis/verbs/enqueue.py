@@ -219,3 +219,15 @@ def _stored(job: NewJob, answer: Sequence[Any], moment: datetime) -> Enqueued:
         [stored] = stored_at(moment, [job])
         return stored
     return Enqueued(job.id, False, holder or None, is_replaced)
+
+
+def fenced(stored: Verb[list[Enqueued]]) -> Verb[list[Enqueued] | None]:
+    """The verb whose answer is None where the fence refuses this one."""
+
+    def body() -> Body[list[Enqueued] | None]:
+        try:
+            return (yield from stored.steps())
+        except Fenced:
+            return None
+
+    return Verb("enqueue_fenced", body)

@@ -8,7 +8,7 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.records import micros, moved, read_job
 from winch.drivers.redis.verbs.base import Base, Body, read_rows
-from winch.drivers.redis.verbs.enqueue import EnqueueVerbs, Fenced
+from winch.drivers.redis.verbs.enqueue import EnqueueVerbs, fenced
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import Parcel, arriving
@@ -70,14 +70,7 @@ class MoveVerbs:
     def enqueue_fenced(
         self, jobs: Sequence[NewJob], number: int, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
-        def body() -> Body[list[Enqueued] | None]:
-            stored = self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now, fence=number)
-            try:
-                return (yield from stored.steps())
-            except Fenced:
-                return None
-
-        return Verb("enqueue_fenced", body)
+        return fenced(self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now, fence=number))
 
     def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
         def body() -> Body[list[Holder | None]]:

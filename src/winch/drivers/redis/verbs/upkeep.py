@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from winch.core.job import RESCUE_RULE, Failure, JobRecord, from_micros
@@ -9,7 +10,7 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.retention import dead_bytes, dead_limits
 from winch.core.values.fingerprint import trace
 from winch.drivers.redis.records import MICROSECOND, micros, read_job
-from winch.drivers.redis.verbs.base import Base, Body, read_rows, suspect_rule
+from winch.drivers.redis.verbs.base import Base, Body, Step, read_rows, suspect_rule
 from winch.storage.params import Promoted, Rescued, Trim
 from winch.storage.verbs import Now, Verb
 
@@ -96,31 +97,23 @@ class UpkeepVerbs:
 
     def trim(self, which: Trim, *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
-            tasks = [which.task] if which.task is not None else None
-            if tasks is None:
-                tasks = [task.decode() for task in (yield self._call("deaths"))]
-            before = None
-            if which.older_than is not None:
-                at = micros(now)
-                if at is None:
-                    at, *_ = yield self._call("explain", id="", queue="")
-                before = from_micros(at) - which.older_than
-            gone = 0
-            for task in sorted(tasks):
-                over = yield from self._too_many(task, which, before)
-                if which.is_dry_run:
-                    gone += len(over)
-                    continue
-                over = over[: which.limit - gone]
-                if over:
-                    gone += yield self._call(
-                        "trim",
-                        ids=[job.id for job in over],
-                        died=[micros(job.finished_at) for job in over],
-                    )
-            return gone
+            if which.task is not None:
+                tasks = {which.task}
+            else:
+                tasks = {task.decode() for task in (yield self._call("deaths"))}
+            before = yield from died_before(self._call, which, now)
+            return (
+                yield from trim_tasks(
+                    tasks, which, lambda task: self._too_many(task, which, before), self._trimmed
+                )
+            )
 
         return Verb("trim", body)
+
+    def _trimmed(self, over: Sequence[JobRecord]) -> Body[int]:
+        died = [micros(job.finished_at) for job in over]
+        gone: int = yield self._call("trim", ids=[job.id for job in over], died=died)
+        return gone
 
     def _too_many(self, task: str, which: Trim, before: datetime | None) -> Body[list[JobRecord]]:
         """The dead jobs of a task that are past its limits, newest first."""
@@ -133,3 +126,32 @@ class UpkeepVerbs:
             start += len(ids)
             if len(ids) < STRETCH or rule.is_enough:
                 return rule.over
+
+
+def died_before(call: Callable[..., Step], which: Trim, now: Now) -> Body[datetime | None]:
+    """The moment before which a dead job is too old, by the store's clock."""
+    if which.older_than is None:
+        return None
+    at = micros(now)
+    if at is None:
+        at, *_ = yield call("explain", id="", queue="")
+    return from_micros(at) - which.older_than
+
+
+def trim_tasks(
+    tasks: Iterable[str],
+    which: Trim,
+    too_many: Callable[[str], Body[list[JobRecord]]],
+    trimmed: Callable[[Sequence[JobRecord]], Body[int]],
+) -> Body[int]:
+    """Remove the dead jobs that are too many, task by task; returns how many there were."""
+    gone = 0
+    for task in sorted(tasks):
+        over = yield from too_many(task)
+        if which.is_dry_run:
+            gone += len(over)
+            continue
+        over = over[: which.limit - gone]
+        if over:
+            gone += yield from trimmed(over)
+    return gone

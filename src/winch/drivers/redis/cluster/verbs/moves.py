@@ -16,7 +16,7 @@ from winch.drivers.redis.cluster.homes import GateHomes
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, shard_of
 from winch.drivers.redis.cluster.verbs.enqueue import ClusterEnqueueVerbs
 from winch.drivers.redis.verbs.base import Body
-from winch.drivers.redis.verbs.enqueue import Fenced
+from winch.drivers.redis.verbs.enqueue import fenced
 from winch.drivers.redis.verbs.moves import MoveVerbs
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
@@ -106,14 +106,7 @@ class ClusterMoveVerbs:
     def enqueue_fenced(
         self, jobs: Sequence[NewJob], number: int, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
-        def body() -> Body[list[Enqueued] | None]:
-            stored = self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now, fence=number)
-            try:
-                return (yield from stored.steps())
-            except Fenced:
-                return None
-
-        return Verb("enqueue_fenced", body)
+        return fenced(self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now, fence=number))
 
     def key_holders(self, keys: Sequence[str]) -> Verb[list[Holder | None]]:
         return self._plain.key_holders(keys)  # jobs with unique keys are at home

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from winch.core.job import JobRecord, from_micros
+from winch.core.job import JobRecord
 from winch.drivers.redis.cluster.fan_out import ClusterBase, FanOut, whole
 from winch.drivers.redis.cluster.handover import Handover
 from winch.drivers.redis.cluster.shards import EVERYWHERE, HOME, shard_of
 from winch.drivers.redis.cluster.verbs.gates import ClusterGateVerbs
 from winch.drivers.redis.records import micros, read_job
 from winch.drivers.redis.verbs.base import Body
-from winch.drivers.redis.verbs.upkeep import STRETCH, TooMany, UpkeepVerbs
+from winch.drivers.redis.verbs.upkeep import STRETCH, TooMany, UpkeepVerbs, died_before, trim_tasks
 from winch.storage.params import Promoted, Rescued, Trim
 from winch.storage.verbs import Now, Verb
 
@@ -112,22 +112,12 @@ class ClusterUpkeepVerbs:
                 asked = [(number, self._call("deaths")) for number in EVERYWHERE]
                 for reply in whole((yield from self._fan_out.ask(asked))):
                     tasks |= {task.decode() for task in reply}
-            before = None
-            if which.older_than is not None:
-                at = micros(now)
-                if at is None:
-                    at, *_ = yield self._call("explain", id="", queue="")
-                before = from_micros(at) - which.older_than
-            gone = 0
-            for task in sorted(tasks):
-                over = yield from self._too_many(task, which, before)
-                if which.is_dry_run:
-                    gone += len(over)
-                    continue
-                over = over[: which.limit - gone]
-                if over:
-                    gone += yield from self._trimmed(over)
-            return gone
+            before = yield from died_before(self._call, which, now)
+            return (
+                yield from trim_tasks(
+                    tasks, which, lambda task: self._too_many(task, which, before), self._trimmed
+                )
+            )
 
         return Verb("trim", body)
 
