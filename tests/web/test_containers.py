@@ -31,7 +31,7 @@ from tests.servers import free_port
 from tests.web.helm import Chart, TemplateError
 from winch import App
 from winch.web.mount import ROUTES
-from winch.web.schemas import ScaleOut, ScaleQuery
+from winch.web.schemas.queues import ScaleOut, ScaleQuery
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -165,24 +165,15 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         fingerprint: str | None = None,
     ) -> Finish:
         """The end of this claim, as it was decided."""
+        outcome = msgspec.structs.asdict(settled)
+        outcome["waits"] = tuple(Wait(key, is_enough) for key, is_enough in settled.waits)
         return cls(
             id=id,
             token=token,
-            to=settled.to,
-            what=settled.what,
-            delay=settled.delay,
-            counts=settled.counts,
-            result=settled.result,
-            error=settled.error,
-            reason=settled.reason,
-            log=settled.log,
-            fingerprint=fingerprint,
-            waits=tuple(Wait(key, is_enough) for key, is_enough in settled.waits),
-            timeout=settled.timeout,
             is_awaited=is_awaited,
-            brake=settled.brake,
             is_gated=is_gated,
-            leaves_turn=settled.leaves_turn,
+            fingerprint=fingerprint,
+            **outcome,
         )
 
 

@@ -8,18 +8,11 @@ from typing import Any
 
 import msgspec
 
-from winch.web import schemas as api_types
 from winch.web.problems import PROBLEMS
 from winch.web.routes import PREFIX, WebRoute
-from winch.web.schemas import (
-    Body,
-    FinishBody,
-    NewJobBody,
-    NewSessionBody,
-    ProblemOut,
-    ResultOut,
-    WorkBody,
-)
+from winch.web.schemas.base import Body, ProblemOut
+from winch.web.schemas.jobs import NewJobBody, ResultOut
+from winch.web.schemas.sessions import FinishBody, NewSessionBody, WorkBody
 
 TAGS: Mapping[str, str] = {
     "jobs": "Enqueue jobs, look at them, act on them.",
@@ -220,17 +213,19 @@ def _open_maps(schema: Any) -> None:
 def _loosen_bodies(components: dict[str, Any]) -> None:
     """Describe the defaults of what is sent in words. Generated clients demand every field that has a
     `default`, also of the sender."""
-    names = {
-        kind.__name__
-        for kind in vars(api_types).values()
-        if isinstance(kind, type) and issubclass(kind, Body)
-    }
+    names = {kind.__name__ for kind in _kinds_of(Body)}
     for name in names & components.keys():
         for part in components[name].get("properties", {}).values():
             default = part.pop("default", None)
             if default:
                 text = f"{part.get('description', '')} The default is {default}."
                 part["description"] = text.strip()
+
+
+def _kinds_of(kind: type[Body]) -> Iterator[type[Body]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _kinds_of(one)
 
 
 def _operation(route: WebRoute, refs: dict[type, Any], components: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from winch.storage.params import Acted
 from winch.storage.protocol import Driver
 from winch.web.access import Access
 from winch.web.finding import Finder
-from winch.web.schemas import OperationOut
+from winch.web.schemas.jobs import OperationOut
 from winch.web.search import Search
 
 BOOK = "operation"

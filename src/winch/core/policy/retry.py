@@ -278,15 +278,7 @@ def to_stored(policy: Retry) -> StoredRetry:
 
 
 def from_stored(stored: StoredRetry) -> Retry:
-    return Retry(
-        kind=stored.kind,
-        base=stored.base,
-        factor=stored.factor,
-        max=stored.max,
-        attempts=stored.attempts,
-        jitter=stored.jitter,
-        total=stored.total,
-    )
+    return Retry(**msgspec.structs.asdict(stored))
 
 
 MAX_BACKOFF_CHARS = 200

@@ -28,7 +28,8 @@ from winch.storage.protocol import Bell
 from winch.web.api.held import HeldClaim, held_claim
 from winch.web.problems import Problem
 from winch.web.routes import WebCall
-from winch.web.schemas import ErrorOut, JobToRun
+from winch.web.schemas.jobs import ErrorOut
+from winch.web.schemas.work import JobToRun
 
 if TYPE_CHECKING:
     from winch.app import App

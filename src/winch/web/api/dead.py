@@ -13,7 +13,8 @@ from winch.engine.client.audit import acting
 from winch.storage.params import JobFilter
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import DiscardBody, MarkBody, MarkOut, OperationOut
+from winch.web.schemas.jobs import OperationOut
+from winch.web.schemas.operate import DiscardBody, MarkBody, MarkOut
 
 
 async def mark(call: WebCall) -> WebReply:

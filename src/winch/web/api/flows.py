@@ -7,20 +7,19 @@ from starlette.responses import Response
 from winch.areas.flows import FlowInfo, Flows
 from winch.engine.flows.render import mermaid
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import (
+from winch.web.schemas.flows import (
     CountOut,
-    EmptyBody,
     FlowDetail,
     FlowMemberOut,
     FlowNodeOut,
     FlowOut,
     FlowQuery,
     FlowsOut,
-    ReasonBody,
-    RerunBody,
     SignalBody,
     SignalOut,
 )
+from winch.web.schemas.jobs import EmptyBody, ReasonBody
+from winch.web.schemas.operate import RerunBody
 
 MOST_MEMBERS = 1000
 

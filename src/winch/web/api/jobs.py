@@ -36,7 +36,8 @@ from winch.web.access import EVERY_NARROWING
 from winch.web.operations import walk
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import (
+from winch.web.schemas.convert import error_out, job_detail, job_out
+from winch.web.schemas.jobs import (
     ActedOut,
     BulkBody,
     BulkOut,
@@ -51,9 +52,6 @@ from winch.web.schemas import (
     ResultOut,
     RetryBody,
     WhyOut,
-    error_out,
-    job_detail,
-    job_out,
 )
 
 LONGEST_WAIT = timedelta(seconds=60)

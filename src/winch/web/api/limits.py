@@ -21,21 +21,21 @@ from winch.storage.gate_records import LimitInfo, ScopeInfo, TenantInfo
 from winch.storage.params import JobFilter
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import (
+from winch.web.schemas.convert import copied
+from winch.web.schemas.jobs import EmptyBody
+from winch.web.schemas.operate import (
     BreakerOut,
     BreakersOut,
-    EmptyBody,
     KeyOut,
     KeyQuery,
     KeysOut,
     LimitBody,
     LimitChangeOut,
-    LimitOut,
-    LimitsOut,
     TenantOut,
     TenantsOut,
     TripBody,
 )
+from winch.web.schemas.queues import LimitOut, LimitsOut
 
 # How many running and dead jobs are looked at to count those of each tenant.
 MOST_LOOKED_AT = 1000
@@ -51,15 +51,7 @@ async def list_limits(call: WebCall) -> WebReply:
 
 
 def _limit_out(one: LimitInfo) -> LimitOut:
-    return LimitOut(
-        name=one.name,
-        allowed=limit_text(one.spec),
-        used=one.used,
-        waiting=one.waiting,
-        is_live=one.is_live,
-        by=one.by,
-        set_at=one.set_at,
-    )
+    return copied(LimitOut, one, allowed=limit_text(one.spec))
 
 
 async def set_limit(call: WebCall) -> WebReply:

@@ -17,7 +17,8 @@ from winch.web import metrics
 from winch.web.access import EVERY_NARROWING
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import EventsQuery, HealthOut, job_detail, queue_out
+from winch.web.schemas.convert import job_detail, queue_out
+from winch.web.schemas.system import EventsQuery, HealthOut
 
 # At most four messages a second to one listener, and a comment when there is nothing to say.
 PACE = 0.25

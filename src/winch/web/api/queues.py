@@ -30,23 +30,16 @@ from winch.web.access import EVERY_NARROWING
 from winch.web.operations import WAIT
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import (
-    AuditLineOut,
-    AuditOut,
-    AuditQuery,
-    EmptyBody,
+from winch.web.schemas.convert import group_out, queue_out, worker_out
+from winch.web.schemas.jobs import EmptyBody, OperationOut, ReasonBody
+from winch.web.schemas.operate import MoveBody, MovedOut, PurgeBody, PurgedOut
+from winch.web.schemas.queues import (
     GroupQuery,
     GroupsOut,
-    MoveBody,
-    MovedOut,
-    OperationOut,
-    PurgeBody,
-    PurgedOut,
     QueueOut,
     QueueSettingsBody,
     QueueSettingsOut,
     QueuesOut,
-    ReasonBody,
     ReplayBody,
     ScaleOut,
     ScaleQuery,
@@ -54,10 +47,8 @@ from winch.web.schemas import (
     WorkerOut,
     WorkerQuery,
     WorkersOut,
-    group_out,
-    queue_out,
-    worker_out,
 )
+from winch.web.schemas.system import AuditLineOut, AuditOut, AuditQuery
 
 CAP = 10_000
 # Jobs that need no label, as a scaler names them.

@@ -12,13 +12,13 @@ from winch.core.errors import ScheduleNotFound
 from winch.engine.tasks.schedules import Run, Schedule
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import (
+from winch.web.schemas.convert import copied
+from winch.web.schemas.jobs import EmptyBody, ReasonBody
+from winch.web.schemas.schedules import (
     BackfillBody,
     BackfillOut,
     ChangedScheduleBody,
-    EmptyBody,
     NewScheduleBody,
-    ReasonBody,
     ScheduleDetail,
     ScheduleOut,
     ScheduleRunOut,
@@ -189,16 +189,7 @@ async def backfill(call: WebCall) -> WebReply:
     )
     call.note(one.name, start=body.start.isoformat(), end=body.end.isoformat(), dry_run=body.dry_run,
               enqueued=0 if body.dry_run else done.enqueued, **options)  # fmt: skip
-    return WebReply(
-        BackfillOut(
-            matched=done.matched,
-            enqueued=done.enqueued,
-            existing=done.existing,
-            held=done.held,
-            is_dry_run=done.is_dry_run,
-            windows=list(done.windows),
-        )
-    )
+    return WebReply(copied(BackfillOut, done, windows=list(done.windows)))
 
 
 async def remove(call: WebCall) -> WebReply:

@@ -36,20 +36,19 @@ from winch.web.api.jobs import new_job
 from winch.web.api.work import session_of
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import (
+from winch.web.schemas.jobs import Enqueued
+from winch.web.schemas.sessions import (
     CancelEnd,
     ChildrenBody,
     ChildrenOut,
     CompleteEnd,
     ContractBody,
     DiscardEnd,
-    Enqueued,
     FailEnd,
     FinishAnswer,
     FinishBody,
     FinishOut,
     JobsOut,
-    JobToRun,
     NewSessionBody,
     NoteAnswer,
     NoteBody,
@@ -68,6 +67,7 @@ from winch.web.schemas import (
     SnoozeEnd,
     WorkBody,
 )
+from winch.web.schemas.work import JobToRun
 
 ENDED = "no such session: it has ended, or it is another caller's; drop its jobs and register anew"
 # A lease has this many heartbeats.

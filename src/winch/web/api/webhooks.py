@@ -12,7 +12,7 @@ from winch.core.errors import EndpointNotFound
 from winch.core.values.redact import mask_text
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import EmptyBody, ReasonBody
+from winch.web.schemas.jobs import EmptyBody, ReasonBody
 from winch.web.schemas.webhooks import (
     ChangedEndpointBody,
     DeliveriesOut,

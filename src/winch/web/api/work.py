@@ -33,7 +33,7 @@ from winch.web.api.claims import (
 from winch.web.api.held import held_record
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import (
+from winch.web.schemas.work import (
     BeatBody,
     BeatOut,
     ClaimBody,

@@ -16,7 +16,7 @@ from winch.engine.client.worker_commands import WorkerAnswer, look
 from winch.storage.params import SessionInfo
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
-from winch.web.schemas import CommandBody, CommandOut, ConfigureBody, StopBody
+from winch.web.schemas.workers import CommandBody, CommandOut, ConfigureBody, StopBody
 
 LONGEST_WAIT = timedelta(seconds=60)
 

@@ -16,7 +16,7 @@ from winch.web.api.queues import audit_lines
 from winch.web.pages.base import page, part
 from winch.web.pages.enqueue import cell
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import AuditQuery
+from winch.web.schemas.system import AuditQuery
 
 ON_A_PAGE = 100
 MOST_IN_A_FILE = 10_000

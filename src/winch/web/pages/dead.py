@@ -34,7 +34,9 @@ from winch.web.pages.show import short_name, zone
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import DiscardBody, ReplayBody, group_out, job_detail, job_out
+from winch.web.schemas.convert import group_out, job_detail, job_out
+from winch.web.schemas.operate import DiscardBody
+from winch.web.schemas.queues import ReplayBody
 
 HOURS = 24
 MOST_GROUPS = 200

@@ -23,7 +23,8 @@ from winch.web.pages.jobs import FILTERS, JobsQuery
 from winch.web.pages.show import compact
 from winch.web.problems import Problem, problem_of
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import NewJobBody, job_out
+from winch.web.schemas.convert import job_out
+from winch.web.schemas.jobs import NewJobBody
 
 FIELDS = ("task", "args", "queue", "delay", "priority", "unique", "tags")
 MOST_EXPORTED = 10_000

@@ -20,7 +20,7 @@ from winch.web.pages.base import go, link, one, page
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import job_out
+from winch.web.schemas.convert import job_out
 
 ON_A_PAGE = 25
 # A list counts the members of small flows only: the page of one has the rest.

@@ -31,7 +31,9 @@ from winch.web.draw.timeline import phases, timeline
 from winch.web.pages.base import go, link, one, page, part
 from winch.web.problems import Problem, problem_of
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import EntryOut, JobDetail, NewJobBody, ReplayBody, job_detail
+from winch.web.schemas.convert import job_detail
+from winch.web.schemas.jobs import EntryOut, JobDetail, NewJobBody
+from winch.web.schemas.queues import ReplayBody
 
 MOST_LOG_LINES = 500
 MOST_RELATED = 5

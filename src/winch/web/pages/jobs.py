@@ -33,7 +33,8 @@ from winch.web.pages.base import (
 )
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebReply, WebRoute
-from winch.web.schemas import ACTIONS, FilterBody, job_out
+from winch.web.schemas.convert import ACTIONS, job_out
+from winch.web.schemas.jobs import FilterBody
 
 FILTERS = ("q", "state", "queue", "task", "tag", "group")
 ON_A_PAGE = 50

@@ -28,7 +28,7 @@ from winch.web.pages.show import span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import LimitChangeOut, TenantOut
+from winch.web.schemas.operate import LimitChangeOut, TenantOut
 
 MOST_KEYS = 50
 ACTIONS = ("preview", "set", "reset", "trip", "untrip", "release")

@@ -26,7 +26,8 @@ from winch.web.pages.base import link, page
 from winch.web.pages.health import LATE, health_of
 from winch.web.pages.show import span
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import GroupOut, group_out
+from winch.web.schemas.convert import group_out
+from winch.web.schemas.queues import GroupOut
 
 RECENT = 5  # minutes that the key figures are of
 MOST_QUEUES = 8

@@ -37,7 +37,7 @@ from winch.web.pages.show import number, sentence, span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import job_out
+from winch.web.schemas.convert import job_out
 
 MINUTES = 60
 HOUR_RANGE = "1h"

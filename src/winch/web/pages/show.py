@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from winch.core.job import attempt_words
 from winch.engine.observe.queue_counts import counted
-from winch.web.schemas import JobOut
+from winch.web.schemas.jobs import JobOut
 
 MOST_SHOWN = 20_000
 # The time zone of the page that is being made, by its name; a cookie keeps what the reader chose.

@@ -31,7 +31,7 @@ from winch.web.pages.show import percent, size, span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
-from winch.web.schemas import job_out
+from winch.web.schemas.convert import job_out
 
 MOST_RUNNING = 500
 SHOWN_JOBS = 8

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from winch.areas.dead_groups import NO_MARK, GroupMark
 from winch.core.job import Entry, Failure, JobRecord
@@ -12,6 +14,14 @@ from winch.engine.observe.usage import ProcessUsage
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web.schemas.jobs import EntryOut, ErrorOut, JobDetail, JobOut
 from winch.web.schemas.queues import GroupOut, QueueOut, WorkerOut
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def copied(schema: type[T], record: object, **others: Any) -> T:
+    """The schema with the fields that `record` has under the same names, and with these others."""
+    same = {name for name in schema.__struct_fields__ if name not in others}
+    return schema(**{name: getattr(record, name) for name in same}, **others)
 
 
 def _masked(text: str | None) -> str | None:
@@ -101,39 +111,26 @@ def queue_out(queue: QueueInfo) -> QueueOut:
 
 
 def worker_out(session: SessionInfo, usage: ProcessUsage | None = None) -> WorkerOut:
-    return WorkerOut(
+    return copied(
+        WorkerOut,
+        session,
         cpu=None if usage is None else usage.cpu,
         memory=None if usage is None else usage.memory,
         max_memory=None if usage is None else usage.max_memory,
         loop_lag=None if usage is None else usage.lag,
         is_quiet=usage is not None and usage.is_quiet,
-        id=session.id,
-        worker=session.worker,
-        host=session.host,
-        pid=session.pid,
-        release=session.release,
         queues=list(session.queues),
         tasks=list(session.tasks),
-        slots=session.slots,
-        running=session.running,
-        labels=session.labels,
-        queue_limits=session.queue_limits,
-        started_at=session.started_at,
-        lease_until=session.lease_until,
-        ended_at=session.ended_at,
         end_reason=_masked(session.end_reason),
     )
 
 
 def group_out(group: DeadGroup, mark: GroupMark = NO_MARK) -> GroupOut:
-    return GroupOut(
+    return copied(
+        GroupOut,
+        group,
         state=mark.state_of(group),
         assignee=mark.assignee,
         group=group.fingerprint,
-        task=group.task,
         error=ErrorOut(type=group.error_type, message=mask_text(group.message)),
-        count=group.count,
-        first_at=group.first_at,
-        last_at=group.last_at,
-        sample_id=group.sample_id,
     )

@@ -254,12 +254,7 @@ class FinishVerbs:
                 is_alone=True,
                 id=claim.id,
                 token=claim.token,
-                progress=note.progress,
-                checkpoint=note.checkpoint,
-                log=note.log,
-                has_undo=note.has_undo,
-                forgets_cancel=note.forgets_cancel,
-                number=note.number,
+                **msgspec.structs.asdict(note),
             )
             return Answer.TOOK if rows else Answer.LOST
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from winch.core.job import NO_CHANGES, RetryChanges
 from winch.core.lifecycle import JobState
 from winch.drivers.redis.records import MICROSECOND, micros
@@ -28,19 +30,8 @@ class OperatorVerbs:
     def retry(
         self, ids: Sequence[str], *, by: str, changes: RetryChanges = NO_CHANGES, now: Now = None
     ) -> Verb[list[Acted]]:
-        return self._operate(
-            "retry",
-            ids,
-            now=micros(now),
-            by=by,
-            note=changes.note,
-            args=changes.args,
-            version=changes.version,
-            queue=changes.queue,
-            options=changes.options,
-            max_attempts=changes.max_attempts,
-            from_step=changes.from_step,
-        )
+        values = msgspec.structs.asdict(changes)
+        return self._operate("retry", ids, now=micros(now), by=by, note=changes.note, **values)
 
     def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
         return self._operate("delete", ids, now=micros(now))

@@ -158,13 +158,8 @@ def _noted(claim: ClaimRef, note: Note) -> Body[Answer]:
         "note",
         id=claim.id,
         token=claim.token,
-        progress=note.progress,
-        checkpoint=note.checkpoint,
-        log=note.log,
         log_limit=LOG_LIMIT,
-        has_undo=None if note.has_undo is None else int(note.has_undo),
-        forgets_cancel=int(note.forgets_cancel),
-        number=note.number,
+        **msgspec.structs.asdict(note),
     )
     return Answer.TOOK if rows else Answer.LOST
 
