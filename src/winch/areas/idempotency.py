@@ -20,12 +20,12 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, Self
 
-from winch.core.errors import ConfigError, LostClaim, StorageUnavailable
+from winch.core.errors import ConfigError, LostClaim
 from winch.core.values import codec
 from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.ids import random_id
 from winch.engine.base.current_job import current_job
-from winch.engine.base.operation import Operation, Sleep
+from winch.engine.base.operation import Operation, until_answered
 from winch.storage.kv_records import KvRecord
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from winch.engine.client.client import Client
 
 BOOK = "idempotency"
-PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
 
 
 class Idempotency:
@@ -116,16 +115,13 @@ class Once:
     def _swap(self, body: str, instead_of: str) -> Operation[str | None]:
         driver = self._client.driver()
         line = KvRecord(book=BOOK, key=self.key, body=body, keep=self._ttl)
-        for pause in (*PAUSES, None):
-            try:
-                there: str | None = yield driver.kv_swap(line, instead_of=instead_of)
-            except StorageUnavailable:
-                if pause is None:
-                    raise
-                yield Sleep(pause)
-            else:
-                return there
-        raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
+
+        def swap(is_repeat: bool) -> Operation[str | None]:
+            found: str | None = yield driver.kv_swap(line, instead_of=instead_of)
+            return found
+
+        there, _ = yield from until_answered(swap)
+        return there
 
     def _read(self, there: str | None) -> None:
         if there is None:

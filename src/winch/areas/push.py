@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 LONGEST_TIMEOUT = 1800.0
 MOST_TASKS = 1024
+# What a push takes from the task, where this process has it.
+OF_TASK = ("retry", "timeout", "breaker", "retry_budget", "scope")
 # What a member of a flow takes from those before it, kept before its arguments. No JSON begins so.
 _INPUT = "input:"
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -93,14 +95,7 @@ class PushTarget:
         options = TaskOptions(queue=self._queue, version=claim.version, timeout=None)
         if claim.task in self._runtime.tasks:
             own = self._runtime.tasks.get(claim.task).options
-            options = msgspec.structs.replace(
-                options,
-                retry=own.retry,
-                timeout=own.timeout,
-                breaker=own.breaker,
-                retry_budget=own.retry_budget,
-                scope=own.scope,
-            )
+            options = msgspec.structs.replace(options, **{name: getattr(own, name) for name in OF_TASK})
         if self._retry is not None:
             options = msgspec.structs.replace(options, retry=self._retry)
         made = self._tasks[claim.task, claim.version] = PushTask(self._client, claim, options, self)

@@ -7,6 +7,7 @@ import os
 import click
 
 from winch.cli.run.worker import LOG_STYLE, app_options, run_worker, start_logging
+from winch.cli.shared.options import port_option
 from winch.cli.shared.output import remark
 from winch.web.server.serve_process import ServeProcess, is_installed
 
@@ -21,13 +22,7 @@ from winch.web.server.serve_process import ServeProcess, is_installed
     help="Queues in strict order (a,b), by weight (a:5,b:1), or all but some ('*,-slow').",
 )
 @click.option("-c", "--concurrency", type=int, help="Jobs that run at the same time.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8090,
-    show_default=True,
-    help="The port; 0 picks a free one.",
-)
+@port_option
 @click.option(
     "--dashboard/--no-dashboard", "with_dashboard", default=True, help="Also serve the dashboard."
 )

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import click
 
-from winch.cli.shared.options import StoreOptions, opened, store_options
+from winch.cli.shared.options import StoreOptions, opened, port_option, store_options
 from winch.cli.shared.output import remark, say
 from winch.core.errors import ConfigError
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8090,
-    show_default=True,
-    help="The port; 0 picks a free one.",
-)
+@port_option
 @click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
 @click.option("--auth", is_flag=True, help="Require a token on a loopback address, too.")
 @click.option(

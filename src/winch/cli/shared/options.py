@@ -65,6 +65,14 @@ json_option: Callable[[Any], Any] = click.option(
 )
 
 
+port_option: Callable[[Any], Any] = click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8090,
+    show_default=True,
+    help="The port; 0 picks a free one.",
+)
+
 limit_option: Callable[[Any], Any] = click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most this many."
 )

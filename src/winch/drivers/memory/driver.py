@@ -39,10 +39,7 @@ class MemoryDriver(ComposedDriver):
     name = "memory"
     continues_limits: bool = True
     capabilities: Capabilities = Capabilities(
-        is_durable=False,
-        shares_processes=False,
-        joins_transactions=False,
-        migrates_itself=True,
+        is_durable=False, shares_processes=False, joins_transactions=False
     )
 
     def __init__(self, clock: Clock, *, events: bool = False) -> None:

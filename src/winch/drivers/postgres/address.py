@@ -11,15 +11,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from winch.core.errors import ConfigError
-from winch.drivers._shared.url_values import (
-    DEFAULT_POOL,
-    DEFAULT_SCHEMA,
-    DEFAULT_TIMEOUT,
-    schema_name,
-    seconds,
-    switch,
-    whole,
-)
+from winch.drivers._shared import url_values
+from winch.drivers._shared.url_values import DEFAULT_POOL, DEFAULT_SCHEMA, DEFAULT_TIMEOUT
 
 _LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 
@@ -87,11 +80,11 @@ def parse_url(url: str, *, schema: str | None = None) -> Address:
             ours[name] = value
     bare = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(theirs), ""))
     return Address(
-        params=connection_params(bare, timeout := seconds(ours["timeout"])),
-        schema=schema_name(ours["schema"] or DEFAULT_SCHEMA),
+        params=connection_params(bare, timeout := url_values.seconds(ours["timeout"])),
+        schema=url_values.schema_name(ours["schema"] or DEFAULT_SCHEMA),
         timeout=timeout,
-        pool=whole("pool", ours["pool"], DEFAULT_POOL, range(1, 1001)),
-        prepares=switch("prepare", ours["prepare"]),
+        pool=url_values.whole("pool", ours["pool"], DEFAULT_POOL, range(1, 1001)),
+        prepares=url_values.switch("prepare", ours["prepare"]),
     )
 
 

@@ -57,11 +57,7 @@ class PostgresDriver(ComposedDriver):
 
     name = "postgres"
     continues_small_limits: bool = True
-    capabilities: Capabilities = Capabilities(
-        is_durable=True,
-        shares_processes=True,
-        joins_transactions=True,
-    )
+    capabilities: Capabilities = Capabilities(migrates_itself=False)
 
     def __init__(self, address: Address, *, events: bool = False) -> None:
         self._is_fast = is_fast()

@@ -6,15 +6,8 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from winch.core.errors import ConfigError, did_you_mean
-from winch.drivers._shared.url_values import (
-    DEFAULT_POOL,
-    DEFAULT_SCHEMA,
-    DEFAULT_TIMEOUT,
-    schema_name,
-    seconds,
-    switch,
-    whole,
-)
+from winch.drivers._shared import url_values
+from winch.drivers._shared.url_values import DEFAULT_POOL, DEFAULT_SCHEMA, DEFAULT_TIMEOUT
 
 DEFAULT_PORT = 6379
 SENTINEL_PORT = 26379
@@ -104,16 +97,16 @@ def parse_url(url: str, *, schema: str | None = None) -> Address:
     return Address(
         scheme=scheme,
         servers=_servers(hosts, SENTINEL_PORT if is_sentinel else DEFAULT_PORT),
-        schema=schema_name(schema or options.get("schema") or DEFAULT_SCHEMA),
+        schema=url_values.schema_name(schema or options.get("schema") or DEFAULT_SCHEMA),
         user=unquote(user) or None,
         password=unquote(password) or None,
         database=int(path) if path and not is_sentinel else 0,
         service=path if is_sentinel else None,
-        timeout=seconds(options.get("timeout", "")),
-        pool=whole("pool", options.get("pool", ""), DEFAULT_POOL, range(1, 1001)),
-        replicated=whole("replicated", options.get("replicated", ""), 0, range(6)),
+        timeout=url_values.seconds(options.get("timeout", "")),
+        pool=url_values.whole("pool", options.get("pool", ""), DEFAULT_POOL, range(1, 1001)),
+        replicated=url_values.whole("replicated", options.get("replicated", ""), 0, range(6)),
         ca_file=options.get("ca_file"),
-        verifies=switch("verify", options.get("verify", "")),
+        verifies=url_values.switch("verify", options.get("verify", "")),
     )
 
 

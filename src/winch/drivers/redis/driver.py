@@ -51,12 +51,7 @@ class RedisDriver(ComposedDriver):
     """`redis://host:6379/0?schema=winch`: the lowest latency; what it promises is the server's."""
 
     continues_limits: bool = True
-    capabilities: Capabilities = Capabilities(
-        is_durable=True,
-        shares_processes=True,
-        joins_transactions=False,
-        migrates_itself=True,
-    )
+    capabilities: Capabilities = Capabilities(joins_transactions=False)
 
     def __init__(self, address: Address, *, events: bool = False) -> None:
         self._address = address

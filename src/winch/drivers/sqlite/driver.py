@@ -58,12 +58,7 @@ class SqliteDriver(ComposedDriver):
 
     name = "sqlite"
     continues_limits: bool = True
-    capabilities: Capabilities = Capabilities(
-        is_durable=True,
-        shares_processes=True,
-        joins_transactions=True,
-        migrates_itself=True,
-    )
+    capabilities: Capabilities = Capabilities()
     # Of the lease, how much `ctx.transaction()` may take: no heartbeat arrives meanwhile.
     transaction_share: float = 1 / 3
 

@@ -11,10 +11,14 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from winch.core.errors import StorageUnavailable
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
 
 T = TypeVar("T")
+
+# The store is out of reach: about two seconds of trying.
+PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +66,57 @@ def _sleep(pause: Sleep) -> None:
     time.sleep(pause.seconds)
 
 
-def run(driver: Driver, operation: Operation[T], /, *, wait: Callable[[Sleep], None] = _sleep) -> T:
+def drive(
+    plan: Generator[Any, Any, T],
+    act: Callable[[Any], Any],
+    catch: type[BaseException] = Exception,
+) -> T:
+    """Carry out a plan: `act` does each of its steps. The plan is sent the answer, or the error."""
     answer: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
     while True:
         try:
-            step = operation.throw(error) if error else operation.send(answer)
+            step = plan.throw(error) if error is not None else plan.send(answer)
         except StopIteration as stop:
             result: T = stop.value
             return result
         answer, error = None, None
         try:
-            if isinstance(step, Sleep):
-                wait(step)
-            elif isinstance(step, OnConnection):
-                answer = driver.run_on(step.conn, step.verb)
-            elif isinstance(step, Blocking):
-                answer = step.call()
-            else:
-                answer = driver.run(step)
-        except Exception as raised:  # handed to the operation, which decides
+            answer = act(step)
+        except catch as raised:  # handed to the plan, which decides
             error = raised
+
+
+async def adrive(
+    plan: Generator[Any, Any, T],
+    act: Callable[[Any], Awaitable[Any]],
+    catch: type[BaseException] = Exception,
+) -> T:
+    """`drive` on an event loop."""
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            step = plan.throw(error) if error is not None else plan.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        answer, error = None, None
+        try:
+            answer = await act(step)
+        except catch as raised:
+            error = raised
+
+
+def run(driver: Driver, operation: Operation[T], /, *, wait: Callable[[Sleep], None] = _sleep) -> T:
+    def act(step: Any) -> Any:
+        if isinstance(step, Sleep):
+            return wait(step)
+        if isinstance(step, OnConnection):
+            return driver.run_on(step.conn, step.verb)
+        return step.call() if isinstance(step, Blocking) else driver.run(step)
+
+    return drive(operation, act)
 
 
 async def arun(
@@ -94,23 +128,26 @@ async def arun(
 ) -> T:
     import asyncio  # a synchronous producer never needs it, and it is slow to import
 
-    answer: Any = None
-    error: Exception | None = None
-    while True:
+    async def act(step: Any) -> Any:
+        if isinstance(step, Sleep):
+            return await (asyncio.sleep(step.seconds) if wait is None else wait(step))
+        if isinstance(step, OnConnection):
+            return await driver.arun_on(step.conn, step.verb)
+        if isinstance(step, Blocking):
+            return await asyncio.to_thread(step.call)
+        return await driver.arun(step)
+
+    return await adrive(operation, act)
+
+
+def until_answered(call: Callable[[bool], Operation[T]]) -> Operation[tuple[T, bool]]:
+    """Carry out `call(is_repeat)` until the store answers, for about two seconds; then the caller
+    decides. `is_repeat`, which is returned too: a try before this one may have taken effect."""
+    is_repeat = False
+    for pause in PAUSES:
         try:
-            step = operation.throw(error) if error else operation.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        answer, error = None, None
-        try:
-            if isinstance(step, Sleep):
-                await (asyncio.sleep(step.seconds) if wait is None else wait(step))
-            elif isinstance(step, OnConnection):
-                answer = await driver.arun_on(step.conn, step.verb)
-            elif isinstance(step, Blocking):
-                answer = await asyncio.to_thread(step.call)
-            else:
-                answer = await driver.arun(step)
-        except Exception as raised:  # handed to the operation, which decides
-            error = raised
+            return (yield from call(is_repeat)), is_repeat
+        except StorageUnavailable as error:
+            is_repeat = is_repeat or error.maybe_applied
+            yield Sleep(pause)
+    return (yield from call(is_repeat)), is_repeat

@@ -21,17 +21,18 @@ from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.ids import JobIds
 from winch.engine.base import operation
 from winch.engine.base.encryption import revealed
-from winch.engine.base.operation import Blocking, OnConnection, Operation, Sleep
+from winch.engine.base.operation import Blocking, OnConnection, Operation, until_answered
 from winch.engine.base.step_pages import with_pages
 from winch.engine.client import operations
 from winch.engine.client.job import Job
 from winch.engine.client.needs import START
 from winch.engine.client.spool import Spool
-from winch.engine.client.writer import ENQUEUE_PAUSES, JobWriter, as_stored, raise_duplicate
+from winch.engine.client.writer import JobWriter, as_stored, raise_duplicate
 from winch.engine.tasks.results import typed
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.tasks.task import Bound, check_call, check_whole
 from winch.engine.tasks.transaction import Statements
+from winch.storage.decide.waits import Sent
 from winch.storage.fast import is_fast
 from winch.storage.params import Enqueued, JobFilter, NewJob
 from winch.storage.protocol import Driver
@@ -265,19 +266,14 @@ class Client:
         if conn is not None:
             sent = yield OnConnection(conn, self._driver().signal(name, text, id=known_id))
             return bool(sent.is_new)
-        is_repeat = False
-        for pause in (*ENQUEUE_PAUSES, None):
-            try:
-                sent = yield self._driver().signal(name, text, id=known_id)
-            except StorageUnavailable as error:
-                if pause is None:
-                    raise
-                is_repeat = is_repeat or error.maybe_applied
-                yield Sleep(pause)
-            else:
-                # A first try whose answer was lost has stored it: it is as new as the caller thinks.
-                return bool(sent.is_new) or is_repeat
-        raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
+
+        def send(is_repeat: bool) -> Operation[Sent]:
+            found: Sent = yield self._driver().signal(name, text, id=known_id)
+            return found
+
+        sent, is_repeat = yield from until_answered(send)
+        # A first try whose answer was lost has stored it: it is as new as the caller thinks.
+        return sent.is_new or is_repeat
 
     # -- one job -----------------------------------------------------------------------------------
 

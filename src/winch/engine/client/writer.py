@@ -26,7 +26,7 @@ from winch.core.values.ids import PLACES, JobIds
 from winch.engine.base import search_index
 from winch.engine.base.encryption import seal, unseal
 from winch.engine.base.log import log
-from winch.engine.base.operation import Blocking, OnConnection, Operation, Sleep
+from winch.engine.base.operation import PAUSES, Blocking, OnConnection, Operation, Sleep
 from winch.engine.client.backpressure import QueueAdmission
 from winch.engine.client.spool import Spool
 from winch.engine.tasks.events import JobEvent
@@ -39,8 +39,7 @@ from winch.storage.protocol import Driver
 
 T = TypeVar("T")
 
-# Store down at enqueue: about two seconds of trying, then the caller decides.
-ENQUEUE_PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
+ENQUEUE_PAUSES = PAUSES
 # So many times jobs get ids of other places before the next pause.
 REDRAWS = 8
 

@@ -20,7 +20,7 @@ from winch.core.job import Note
 from winch.core.steps import StepHistory, StepRecord
 from winch.engine.base import operation
 from winch.engine.base.encryption import seal, unseal
-from winch.engine.base.operation import Blocking, Sleep
+from winch.engine.base.operation import Blocking, Sleep, adrive, drive
 from winch.engine.base.step_pages import forget_pages, page_records, read_pages
 from winch.engine.durable.history import History
 from winch.storage.kv_records import KvRecord
@@ -143,18 +143,7 @@ class StepRunner:
 
     def _run(self, operation: Durable) -> Any:
         """In a plain handler's thread."""
-        answer: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                action = operation.throw(error) if error is not None else operation.send(answer)
-            except StopIteration as stop:
-                return stop.value
-            answer, error = None, None
-            try:
-                answer = self._act(action)
-            except BaseException as raised:  # an interrupt is the step's to see
-                error = raised
+        return drive(operation, self._act, BaseException)  # an interrupt is the step's to see
 
     def _act(self, action: Any) -> Any:
         driver = self.store()
@@ -231,18 +220,7 @@ class StepRunner:
 
     async def _arun(self, operation: Durable) -> Any:
         """On an async handler's loop."""
-        answer: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                action = operation.throw(error) if error is not None else operation.send(answer)
-            except StopIteration as stop:
-                return stop.value
-            answer, error = None, None
-            try:
-                answer = await self._aact(action)
-            except BaseException as raised:  # a cancellation is the step's to see
-                error = raised
+        return await adrive(operation, self._aact, BaseException)
 
     async def _aact(self, action: Any) -> Any:
         driver = self.store()

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from winch.core.errors import LostClaim, StorageUnavailable
+from winch.core.errors import LostClaim
 from winch.core.flow import FLOW_ALIKE, FlowNote, Inputs, range_of
 from winch.core.job import JobRecord, keep_awaited
-from winch.engine.base.operation import OnConnection, Operation, Sleep
+from winch.engine.base.operation import OnConnection, Operation, until_answered
 from winch.engine.tasks.task import Bound
 from winch.storage.decide.waits import AWAITED_HEADER, Dependencies
 from winch.storage.kv_records import KvFilter, KvRecord
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from winch.engine.client.client import Client
 
 CHUNK = 500
-PAUSES = (0.05, 0.15, 0.3, 0.6, 1.0)
 BOOK = "flow"
 # Which batches are inside which, as OUTER/INNER; OUTER/ANYWHERE: one whose members chose their own ids.
 INNER_BOOK = "flow.inner"
@@ -99,19 +98,14 @@ def store_members(
         yield from client.writer.index(jobs, connection)
         answers = yield OnConnection(connection, driver.enqueue_after(jobs, after))
         return _unless_lost(answers)
-    is_repeat = False
-    for pause in (*PAUSES, None):
-        try:
-            yield from client.writer.index(jobs)
-            answers = yield driver.enqueue_after(jobs, after, is_repeat=is_repeat)
-        except StorageUnavailable as error:
-            if pause is None:
-                raise
-            is_repeat = is_repeat or error.maybe_applied
-            yield Sleep(pause)
-        else:
-            return _unless_lost(answers)
-    raise AssertionError("unreachable")  # pragma: no cover  # the last round returns or raises
+
+    def store(is_repeat: bool) -> Operation[list[Enqueued] | None]:
+        yield from client.writer.index(jobs)
+        found: list[Enqueued] | None = yield driver.enqueue_after(jobs, after, is_repeat=is_repeat)
+        return found
+
+    answers, _ = yield from until_answered(store)
+    return _unless_lost(answers)
 
 
 def _unless_lost(answers: list[Enqueued] | None) -> list[Enqueued]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
+from winch.engine.base.operation import drive
 from winch.engine.moving import holding
 from winch.engine.moving.carrying import LIVE, Carrier, is_ordered, jobs_of
 from winch.engine.moving.holding import BY, is_ours
@@ -357,11 +358,4 @@ class Mover:
 
 
 def _run(driver: Driver, operation: Generator[Any, Any, T]) -> T:
-    answer: Any = None
-    while True:
-        try:
-            verb = operation.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        answer = driver.run(verb)
+    return drive(operation, driver.run)

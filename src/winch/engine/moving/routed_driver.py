@@ -16,7 +16,7 @@ from winch.core.errors import ConfigError, StorageError
 from winch.core.flow import FLOW_HEADER, tag_of
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
-from winch.engine.base.operation import Sleep
+from winch.engine.base.operation import Sleep, adrive, drive
 from winch.engine.moving.plans import On, Plan, RoutedVerb, answers_there, parcels_now, plain_of, sent_to
 from winch.engine.moving.route import IDLE_LAG, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
 from winch.storage.decide.unique import Holder
@@ -69,46 +69,27 @@ class RoutedDriver:
     def run(self, verb: Verb[T]) -> T:
         if not isinstance(verb, RoutedVerb):
             return self.source.run(verb)
-        answer: Any = None
-        error: Exception | None = None
-        plan = verb.plan()
-        while True:
-            try:
-                step = plan.throw(error) if error is not None else plan.send(answer)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            answer, error = None, None
-            try:
-                if isinstance(step, Sleep):
-                    time.sleep(step.seconds)
-                else:
-                    answer = step.driver.run(step.verb)
-            except Exception as raised:  # the plan decides
-                error = raised
+
+        def act(step: Any) -> Any:
+            if isinstance(step, Sleep):
+                return time.sleep(step.seconds)
+            return step.driver.run(step.verb)
+
+        answer: T = drive(verb.plan(), act)
+        return answer
 
     async def arun(self, verb: Verb[T]) -> T:
         if not isinstance(verb, RoutedVerb):
             return await self.source.arun(verb)
         import asyncio
 
-        answer: Any = None
-        error: Exception | None = None
-        plan = verb.plan()
-        while True:
-            try:
-                step = plan.throw(error) if error is not None else plan.send(answer)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            answer, error = None, None
-            try:
-                if isinstance(step, Sleep):
-                    await asyncio.sleep(step.seconds)
-                else:
-                    answer = await step.driver.arun(step.verb)
-            except Exception as raised:  # the plan decides
-                error = raised
+        async def act(step: Any) -> Any:
+            if isinstance(step, Sleep):
+                return await asyncio.sleep(step.seconds)
+            return await step.driver.arun(step.verb)
+
+        answer: T = await adrive(verb.plan(), act)
+        return answer
 
     def sending(self, verb: Verb[T]) -> Sending[T]:
         return Unhurried(self.run, verb) if isinstance(verb, RoutedVerb) else self.source.sending(verb)

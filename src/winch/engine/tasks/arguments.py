@@ -141,14 +141,7 @@ class Arguments:
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise ConfigError for a name that is no argument of the task."""
-        known = inspect.signature(self._fn).parameters
-        if any(param.kind is P.VAR_KEYWORD for param in known.values()):
-            return
-        for name in names:
-            if name not in known:
-                raise ConfigError(
-                    f"task {self._task} has no argument {name!r}{did_you_mean(name, known)}"
-                )
+        refuse_unknown(self._task, inspect.signature(self._fn).parameters, names)
 
     def values(self, text: str, names: Sequence[str] = ()) -> dict[str, Any]:
         """The stored call's arguments as JSON values, or these of them. One that was left out has the
@@ -382,3 +375,12 @@ def _reword(message: str) -> str:
     if not path or path == "$":
         return within(problem)
     return f"argument {path!r}: {within(problem)}"
+
+
+def refuse_unknown(task: str, known: Mapping[str, inspect.Parameter], names: Sequence[str]) -> None:
+    """Raise ConfigError for a name that is no argument of the task."""
+    if any(param.kind is P.VAR_KEYWORD for param in known.values()):
+        return
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"task {task} has no argument {name!r}{did_you_mean(name, known)}")

@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from winch.core.errors import ConfigError, did_you_mean
+from winch.core.errors import ConfigError
 from winch.core.values import codec
-from winch.engine.tasks.arguments import Arguments
+from winch.engine.tasks.arguments import Arguments, refuse_unknown
 
 
 class PlainArguments(Arguments):
@@ -30,14 +30,7 @@ class PlainArguments(Arguments):
         return self.pack(given.get("args", ()), given.get("kwargs", {}))
 
     def check_names(self, names: Sequence[str]) -> None:
-        known = self._own.parameters
-        if any(param.kind is inspect.Parameter.VAR_KEYWORD for param in known.values()):
-            return
-        for name in names:
-            if name not in known:
-                raise ConfigError(
-                    f"task {self._task} has no argument {name!r}{did_you_mean(name, known)}"
-                )
+        refuse_unknown(self._task, self._own.parameters, names)
 
     def values(self, text: str, names: Sequence[str] = ()) -> dict[str, Any]:
         """The arguments by name, as unique keys and limits need them."""

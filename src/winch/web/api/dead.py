@@ -11,6 +11,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import acting
 from winch.storage.params import JobFilter
+from winch.web.api.queues import chosen
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas.jobs import OperationOut
@@ -62,14 +63,7 @@ async def start_discard(call: WebCall, body: DiscardBody) -> OperationOut:
     done = await call.site.operations.start(
         "discard", call.by, work, credential=call.access.credential, is_dry_run=body.dry_run
     )
-    call.note(
-        done.id,
-        task=body.task,
-        queue=body.queue,
-        group=body.group,
-        ids=None if body.ids is None else len(body.ids),
-        dry_run=body.dry_run or None,
-    )
+    call.note(done.id, **chosen(body))
     return done
 
 

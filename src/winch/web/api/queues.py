@@ -32,7 +32,7 @@ from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
 from winch.web.schemas.convert import group_out, queue_out, worker_out
 from winch.web.schemas.jobs import EmptyBody, OperationOut, ReasonBody
-from winch.web.schemas.operate import MoveBody, MovedOut, PurgeBody, PurgedOut
+from winch.web.schemas.operate import DiscardBody, MoveBody, MovedOut, PurgeBody, PurgedOut
 from winch.web.schemas.queues import (
     GroupQuery,
     GroupsOut,
@@ -242,6 +242,20 @@ async def replay(call: WebCall) -> WebReply:
     return WebReply(done, 202, {"location": location})
 
 
+REPLAY_CHANGES = ("rate", "args", "patch", "attempts", "to_queue", "limit")
+
+
+def chosen(body: ReplayBody | DiscardBody) -> dict[str, Any]:
+    """Which dead jobs a request is about, for the audit."""
+    return {
+        "task": body.task,
+        "queue": body.queue,
+        "group": body.group,
+        "ids": None if body.ids is None else len(body.ids),
+        "dry_run": body.dry_run or None,
+    }
+
+
 async def start_replay(call: WebCall, body: ReplayBody, *, wait: float = WAIT) -> OperationOut:
     """Begin to make dead jobs ready again; the API and the dashboard share it. Waits so many seconds
     for the end."""
@@ -266,6 +280,7 @@ async def start_replay(call: WebCall, body: ReplayBody, *, wait: float = WAIT) -
             states=(JobState.DEAD,), task=body.task, queue=body.queue, fingerprint=body.group
         )
     app = call.site.app
+    changes = {name: getattr(body, name) for name in REPLAY_CHANGES}
 
     def work(note: Any) -> Operation[None]:
         done: Replayed = yield from replay_dead(
@@ -273,16 +288,11 @@ async def start_replay(call: WebCall, body: ReplayBody, *, wait: float = WAIT) -
             app.runtime,
             which,
             by=call.by,
-            since=body.since,
-            until=body.until,
-            rate=body.rate,
-            args=body.args,
-            patch=body.patch,
-            attempts=body.attempts,
-            to_queue=body.to_queue,
-            limit=body.limit,
             force=body.force,
             dry_run=body.dry_run,
+            since=body.since,
+            until=body.until,
+            **changes,
         )
         reasons = "; ".join(str(refusal.error) for refusal in done.refusals[:3]) or None
         note(matched=done.matched, acted=done.replayed, refused=done.refused, note=reasons)
@@ -292,19 +302,10 @@ async def start_replay(call: WebCall, body: ReplayBody, *, wait: float = WAIT) -
     )
     call.note(
         done.id,
-        task=body.task,
-        queue=body.queue,
-        group=body.group,
-        ids=None if body.ids is None else len(body.ids),
-        rate=body.rate,
-        attempts=body.attempts,
-        to_queue=body.to_queue,
-        args=body.args,
-        patch=body.patch,
+        **chosen(body),
         since=None if body.since is None else body.since.isoformat(),
         until=None if body.until is None else body.until.isoformat(),
-        limit=body.limit,
-        dry_run=body.dry_run or None,
+        **changes,
     )
     return done
 

@@ -99,6 +99,16 @@ class Base:
         elif job.state in TRANSITIONS["promote"] and job.run_at - at < RING_WITHIN:
             self.ring(set(), due=True)
 
+    def forget(self, job: JobRecord, at: datetime) -> None:
+        """What is left to do about a job that is no longer among the live ones."""
+        state = self.state
+        state.keys.pop(job.id, None)
+        state.note_numbers.pop(job.id, None)
+        state.archive.pop(job.id, None)
+        state.drop_at.pop(job.id, None)
+        self.record_event(job, "deleted", None, at, None)
+        self.admit(state.gates.left(job, None), at)
+
     def record_event(
         self,
         job: JobRecord,

@@ -41,7 +41,8 @@ class MoveVerbs:
             if is_whole and not takes_whole(jobs, len(set(ids))):
                 jobs = ()
             for job in jobs:
-                self._take(job, at)
+                self._state.live.pop(job.id, None)
+                self._base.forget(job, at)
             parcels.last_out[move] = number
             if not jobs:
                 return NO_PARCEL
@@ -49,15 +50,6 @@ class MoveVerbs:
             return parcels.open[move]
 
         return verb("move_out", body)
-
-    def _take(self, job: JobRecord, at: datetime) -> None:
-        self._state.live.pop(job.id, None)
-        self._state.keys.pop(job.id, None)
-        self._state.note_numbers.pop(job.id, None)
-        self._state.archive.pop(job.id, None)
-        self._state.drop_at.pop(job.id, None)
-        self._base.record_event(job, "deleted", None, at, None)
-        self._base.admit(self._state.gates.left(job, None), at)
 
     def move_in(
         self, move: str, number: int, jobs: Sequence[JobRecord], *, now: Now = None

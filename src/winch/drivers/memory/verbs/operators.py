@@ -49,12 +49,7 @@ class OperatorVerbs:
         def act(job: JobRecord, at: datetime) -> None:
             if self._state.live.pop(job.id, None) is not None:
                 self._base.wake_waiting(job)
-            self._state.keys.pop(job.id, None)
-            self._state.note_numbers.pop(job.id, None)
-            self._state.archive.pop(job.id, None)
-            self._state.drop_at.pop(job.id, None)
-            self._base.record_event(job, "deleted", None, at, None)
-            self._base.admit(self._state.gates.left(job, None), at)
+            self._base.forget(job, at)
 
         return self._operate("delete", ids, now, act)
 
