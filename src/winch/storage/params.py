@@ -220,12 +220,8 @@ class Declared(msgspec.Struct, frozen=True):
     timing: str
 
 
-class NewSession(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a worker child. `worker` is a name; the id alone is the identity. `schedules` are
-    those that its code defines, active while the session lives. A server that declares schedules has a
-    session without queues. `supervisor` is the id of what acts on commands to it, the same for all
-    processes of one worker; empty: it takes none. `labels` are what the worker offers to tasks that need
-    something, and `queue_limits` what it bounds for single queues."""
+class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session declares when it starts."""
 
     id: str
     worker: str
@@ -235,11 +231,22 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     slots: int
-    lease: timedelta
-    schedules: tuple[Declared, ...] = ()
     supervisor: str = ""
+    """The same for all processes of one `winch worker`. Empty for a worker over HTTP, which takes no
+    commands."""
     labels: dict[str, str] = {}
     queue_limits: dict[str, QueueLimit] = {}
+
+
+class NewSession(SessionFacts, frozen=True, kw_only=True):
+    """One start of a worker child. `worker` is a name; the id alone is the identity. `schedules` are
+    those that its code defines, active while the session lives. A server that declares schedules has a
+    session without queues. `supervisor` is the id of what acts on commands to it, the same for all
+    processes of one worker; empty: it takes none. `labels` are what the worker offers to tasks that need
+    something, and `queue_limits` what it bounds for single queues."""
+
+    lease: timedelta
+    schedules: tuple[Declared, ...] = ()
 
 
 # The book of commands to workers, and how many of them one beat brings to a session.
@@ -412,28 +419,15 @@ class Depth(msgspec.Struct, frozen=True):
     oldest: timedelta | None
 
 
-class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class SessionInfo(SessionFacts, frozen=True, kw_only=True):
     """One session of a worker as the store knows it: one start of one process."""
 
-    id: str
-    worker: str
-    host: str
-    pid: int
-    release: str
-    queues: tuple[str, ...]
-    tasks: tuple[str, ...]
-    slots: int
     started_at: datetime
     lease_until: datetime
     beats: int
     running: int
     ended_at: datetime | None = None
     end_reason: str | None = None
-    supervisor: str = ""
-    """The same for all processes of one `winch worker`. Empty for a worker over HTTP, which takes no
-    commands."""
-    labels: dict[str, str] = {}
-    queue_limits: dict[str, QueueLimit] = {}
 
     @property
     def is_worker(self) -> bool:

@@ -7,8 +7,9 @@ Winch installed, and most of its runs need nothing of it.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from winch.core.lazy import lazy
 
 if TYPE_CHECKING:
     from winch.testing._assertions import assert_enqueued, assert_not_enqueued
@@ -26,20 +27,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FlakyStorage": "flaky",
-    "World": "_world",
-    "assert_enqueued": "_assertions",
-    "assert_not_enqueued": "_assertions",
-    "inline": "_inline",
-    "virtual": "_world",
+    "FlakyStorage": "winch.testing.flaky",
+    "World": "winch.testing._world",
+    "assert_enqueued": "winch.testing._assertions",
+    "assert_not_enqueued": "winch.testing._assertions",
+    "inline": "winch.testing._inline",
+    "virtual": "winch.testing._world",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return value
+__getattr__ = lazy(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

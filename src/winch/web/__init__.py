@@ -8,7 +8,9 @@ WSGI.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from winch.core.lazy import lazy
 
 if TYPE_CHECKING:
     from winch.web.access import Access
@@ -19,10 +21,4 @@ __all__ = ["Access", "asgi", "wsgi"]
 
 _HOMES = {"Access": "winch.web.access", "asgi": "winch.web.mount", "wsgi": "winch.web.wsgi_adapter"}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy(__name__, _HOMES)

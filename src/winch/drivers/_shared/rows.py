@@ -13,7 +13,8 @@ import msgspec
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_limits import QueueLimit
-from winch.storage.params import Event, Pulse, SessionInfo
+from winch.core.values.codec import to_json
+from winch.storage.params import Event, NewSession, Pulse, SessionInfo
 
 Row = tuple[Any, ...]
 
@@ -44,6 +45,16 @@ def read_pulses(sessions: Sequence[str], now: datetime, rows: Iterable[Row]) -> 
         for session in sessions
         for beats, commands in [found.get(session, (0, ()))]
     ]
+
+
+def session_values(session: NewSession) -> dict[str, Any]:
+    """The columns that both stores write alike."""
+    same = ("id", "worker", "host", "pid", "release", "slots", "supervisor")
+    return {
+        **{name: getattr(session, name) for name in same},
+        "labels": to_json(session.labels),
+        "queue_limits": to_json(session.queue_limits),
+    }
 
 
 def read_headers(text: str | None) -> dict[str, str]:

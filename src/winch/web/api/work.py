@@ -158,11 +158,16 @@ async def _held(call: WebCall, token: str) -> tuple[JobRecord, ClaimRef, str]:
 async def _finish(call: WebCall, finish: Finish, session: str) -> WebReply:
     driver = call.site.driver
     [answer] = await driver.arun(driver.finish([finish]))
+    return await _ended(call, finish.id, answer, session)
+
+
+async def _ended(call: WebCall, job_id: str, answer: Answer, session: str) -> WebReply:
+    """End the session of a claim that has ended, and show the job as it is now."""
     if answer is Answer.LOST:
         raise Problem("lost-claim", LOST)
     await _end(call, session)
-    [record] = await driver.arun(driver.get([finish.id]))
-    return WebReply(FinishedOut(id=finish.id, state=None if record is None else record.state))
+    [now] = await call.site.driver.arun(call.site.driver.get([job_id]))
+    return WebReply(FinishedOut(id=job_id, state=None if now is None else now.state))
 
 
 async def complete(call: WebCall) -> WebReply:
@@ -217,11 +222,7 @@ async def release(call: WebCall) -> WebReply:
     record, ref, session = await _held(call, call.body.token)
     driver = call.site.driver
     [answer] = await driver.arun(driver.release([ref]))
-    if answer is Answer.LOST:
-        raise Problem("lost-claim", LOST)
-    await _end(call, session)
-    [now] = await driver.arun(driver.get([record.id]))
-    return WebReply(FinishedOut(id=record.id, state=None if now is None else now.state))
+    return await _ended(call, record.id, answer, session)
 
 
 J = f"{PREFIX}/jobs/{{id}}"

@@ -26,6 +26,7 @@ from winch.storage.params import (
     JobFilter,
     Page,
     QueueInfo,
+    SessionFacts,
     SessionInfo,
 )
 from winch.storage.verbs import Now, Verb
@@ -191,23 +192,13 @@ class ReadVerbs:
     def _session_info(self, session: Session) -> SessionInfo:
         info = session.info
         return SessionInfo(
-            id=info.id,
-            worker=info.worker,
-            host=info.host,
-            pid=info.pid,
-            release=info.release,
-            queues=info.queues,
-            tasks=info.tasks,
-            slots=info.slots,
+            **{name: getattr(info, name) for name in SessionFacts.__struct_fields__},
             started_at=session.started_at,
             lease_until=session.lease_until,
             beats=session.beats,
             running=len(self._base.running(info.id)),
             ended_at=session.ended_at,
             end_reason=session.end_reason,
-            supervisor=info.supervisor,
-            labels=info.labels,
-            queue_limits=info.queue_limits,
         )
 
     def explain(self, job_id: str, *, now: Now = None) -> Verb[Facts | None]:

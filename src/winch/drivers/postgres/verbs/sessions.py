@@ -8,8 +8,7 @@ from datetime import datetime
 import msgspec
 
 from winch.core.lifecycle import JobState
-from winch.core.values.codec import to_json
-from winch.drivers._shared.rows import read_pulses
+from winch.drivers._shared.rows import read_pulses, session_values
 from winch.drivers.postgres.records import read_moment
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
@@ -30,17 +29,9 @@ class SessionVerbs:
             ((moment,),) = yield self._base.statement(
                 "start_session",
                 is_alone=not session.schedules,
-                id=session.id,
-                worker=session.worker,
-                host=session.host,
-                pid=session.pid,
-                release=session.release,
+                **session_values(session),
                 queues=list(session.queues),
                 tasks=list(session.tasks),
-                slots=session.slots,
-                supervisor=session.supervisor,
-                labels=to_json(session.labels),
-                queue_limits=to_json(session.queue_limits),
                 lease_seconds=session.lease.total_seconds(),
                 now=now,
             )

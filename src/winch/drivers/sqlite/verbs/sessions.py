@@ -8,7 +8,7 @@ from datetime import datetime
 from winch.core import changes
 from winch.core.job import from_micros
 from winch.core.values.codec import to_json
-from winch.drivers._shared.rows import read_pulses
+from winch.drivers._shared.rows import read_pulses, session_values
 from winch.drivers.sqlite.records import MICROSECOND
 from winch.drivers.sqlite.statements import StoreTime
 from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
@@ -26,17 +26,9 @@ class SessionVerbs:
             at: int = yield StoreTime(now)
             yield from query(
                 "start_session",
-                id=session.id,
-                worker=session.worker,
-                host=session.host,
-                pid=session.pid,
-                release=session.release,
+                **session_values(session),
                 queues=to_json(session.queues),
                 tasks=to_json(session.tasks),
-                slots=session.slots,
-                supervisor=session.supervisor,
-                labels=to_json(session.labels),
-                queue_limits=to_json(session.queue_limits),
                 lease=session.lease // MICROSECOND,
                 now=at,
             )
