@@ -1,9 +1,12 @@
 """Print the public surface of Winch: every name, its signature, and the entry points.
 
-    python scripts/public_surface.py > after.txt        then: diff before.txt after.txt
+    python scripts/public_surface.py > after.txt
+    python scripts/public_surface.py --compare before.txt after.txt
 
 Two checkouts are compared by printing both, each with its own environment. Where a class is defined does
-not count, only what callers see.
+not count, only what callers see. The comparison lists what a caller may miss: names and parameters that
+are gone, and parameters that must be given now. Additions are counted. It exits 1 where anything is
+missed.
 """
 
 from __future__ import annotations
@@ -11,11 +14,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 MODULES = ("winch", "winch.types", "winch.errors", "winch.web", "winch.testing")
+# What the app is made of: their own members are no part of the surface.
+INSIDE = ("client", "driver", "runtime")
 # Where an annotation's class lives, and the address of a default value.
 HIDDEN = re.compile(r"\bwinch(?:\.[a-z_]+)+\.|<function ([\w.<>]+) at 0x\w+>")
 
@@ -50,12 +57,80 @@ def surface() -> Iterator[str]:
     for name in sorted(dir(app)):
         if not name.startswith("_"):
             yield f"app.{name}"
-            if type(getattr(app, name)).__module__.startswith("winch"):
+            if name not in INSIDE and type(getattr(app, name)).__module__.startswith("winch"):
                 yield from members(f"app.{name}", getattr(app, name))
     app.close()
     for entry in sorted(metadata.distribution("winch-jobs").entry_points, key=str):
         yield f"entry point {entry.group}: {entry.name}"
 
 
-if __name__ == "__main__":
+def read(text: str) -> dict[str, str]:
+    """Names with their signatures. A name without one is an attribute."""
+    found = {}
+    for line in text.splitlines():
+        name, bracket, rest = line.partition("(")
+        found[name] = bracket + rest
+    return found
+
+
+def parameters(signature: str) -> dict[str, tuple[bool, bool]]:
+    """By name: whether it may be given by position, and whether it may be left out."""
+    found: dict[str, tuple[bool, bool]] = {}
+    depth, start, parts = 0, 1, []
+    for place, char in enumerate(signature):
+        depth += (char in "([{<") - (char in ")]}" or (char == ">" and signature[place - 1] != "-"))
+        if (char == "," and depth == 1) or (char == ")" and depth == 0):
+            parts.append(signature[start:place].strip())
+            start = place + 1
+        if depth == 0:
+            break
+    is_positional = True
+    for part in parts:
+        if part in ("", "/"):
+            continue
+        if part.startswith("*"):
+            is_positional = False
+        else:
+            name = re.split("[:=]", part, maxsplit=1)[0].strip()
+            found[name] = (is_positional, "=" in part)
+    return found
+
+
+def missed(before: dict[str, str], after: dict[str, str]) -> Iterator[str]:
+    for name, signature in before.items():
+        if name not in after:
+            yield f"gone: {name}"
+            continue
+        old, new = parameters(signature), parameters(after[name])
+        takes_any = "**" in after[name]
+        for one in old.keys() - new.keys():
+            if not takes_any:
+                yield f"gone: parameter {one} of {name}"
+        for one in new.keys() - old.keys():
+            if not new[one][1]:
+                yield f"must be given: parameter {one} of {name}"
+        for one in old.keys() & new.keys():
+            if old[one][0] and not new[one][0]:
+                yield f"by name only: parameter {one} of {name}"
+            if old[one][1] and not new[one][1]:
+                yield f"must be given: parameter {one} of {name}"
+
+
+def compare(before: dict[str, str], after: dict[str, str]) -> int:
+    found = sorted(missed(before, after))
+    print("\n".join(found))
+    print(f"{len(before)} names before, {len(after)} after; {len(after.keys() - before.keys())} added, "
+          f"{len(found)} missed")  # fmt: skip
+    return 1 if found else 0
+
+
+def main(argv: list[str]) -> int:
+    if argv[:1] == ["--compare"]:
+        before, after = (read(Path(name).read_text()) for name in argv[1:3])
+        return compare(before, after)
     print("\n".join(surface()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
