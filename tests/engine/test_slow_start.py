@@ -13,9 +13,9 @@ from tests.engine.test_worker import new_app, run
 from winch import JobState, Limit
 from winch.engine.supervisor.child import Child
 from winch.engine.supervisor.messages import Drain, Link
+from winch.engine.worker.config import WorkerConfig
 from winch.engine.worker.queues.order import queues_of
 from winch.engine.worker.started_jobs import StartedJobs
-from winch.engine.worker.worker import WorkerConfig
 from winch.storage.protocol import Driver
 
 

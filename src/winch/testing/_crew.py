@@ -25,9 +25,10 @@ from winch.engine.supervisor.heartbeat import Heart
 from winch.engine.tasks.events import Events
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.attempt import Interrupt
+from winch.engine.worker.config import WorkerConfig
 from winch.engine.worker.queues.order import QueueOrder, Queues
 from winch.engine.worker.running.threads import ThreadCall, Threads
-from winch.engine.worker.worker import Worker, WorkerConfig
+from winch.engine.worker.worker import Worker
 from winch.storage.protocol import Driver
 from winch.testing._life import CrashInHandler, Life, WorkerStorage
 

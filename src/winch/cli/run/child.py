@@ -24,9 +24,9 @@ from winch.engine.supervisor.embedded import process_command
 from winch.engine.supervisor.messages import ENV, Link, from_env
 from winch.engine.supervisor.stack_dumps import dump_on_signal
 from winch.engine.supervisor.worker_options import MOST_AT_ONCE, settings_of
+from winch.engine.worker.config import WorkerConfig
 from winch.engine.worker.queues.order import parse_queues
 from winch.engine.worker.running.process import ProcessStore
-from winch.engine.worker.worker import WorkerConfig
 
 
 @click.command(hidden=True)

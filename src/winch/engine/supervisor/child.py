@@ -29,10 +29,11 @@ from winch.engine.supervisor.messages import (
 )
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.announce import announce
+from winch.engine.worker.config import WorkerConfig
 from winch.engine.worker.running.process import EX_IMPORT, IsolationFailed
 from winch.engine.worker.stacks import stacks_text
 from winch.engine.worker.started_jobs import StartedJobs
-from winch.engine.worker.worker import Worker, WorkerConfig
+from winch.engine.worker.worker import Worker
 from winch.storage.protocol import Driver
 
 EX_LEFT = 70  # claims were left to their leases

@@ -35,10 +35,11 @@ from winch.engine.supervisor.commands import StacksWithoutLoop, WorkerCommands
 from winch.engine.supervisor.forking import ForkGuard
 from winch.engine.supervisor.heartbeat import Heart, Leases
 from winch.engine.tasks.runtime import Runtime
+from winch.engine.worker.config import WorkerConfig
 from winch.engine.worker.queues.order import queues_of
 from winch.engine.worker.running.process import ProcessStore
 from winch.engine.worker.stacks import stacks_text
-from winch.engine.worker.worker import Worker, WorkerConfig
+from winch.engine.worker.worker import Worker
 from winch.storage.protocol import Driver
 
 

@@ -12,13 +12,10 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Callable, Mapping
 
 from winch.core.errors import ConfigError, StorageError
 from winch.core.policy.labels import meets
-from winch.core.policy.queue_limits import QueueLimit
 from winch.core.policy.queue_settings import QueueSettings
 from winch.core.values.ids import random_id
 from winch.engine.base import operation
@@ -26,7 +23,6 @@ from winch.engine.base.log import log
 from winch.engine.base.loops import LoopEnded, Loops, tell
 from winch.engine.base.service import Backoff, Service
 from winch.engine.client.needs import Needs, publish_needs
-from winch.engine.client.spool import Spool
 from winch.engine.maintenance.queue_settings import QueueRules
 from winch.engine.maintenance.spool_forwarder import Forwarder
 from winch.engine.observe.throughput import RateWriter, Tally
@@ -35,6 +31,7 @@ from winch.engine.tasks.gates import declared, has_gates
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.announce import WorkerStarted
 from winch.engine.worker.attempt import Attempt, Interrupt
+from winch.engine.worker.config import WorkerConfig, worker_name
 from winch.engine.worker.executor import Executor
 from winch.engine.worker.fetcher import Fetcher, FetchSettings, GiveUps
 from winch.engine.worker.finisher import Finisher
@@ -42,11 +39,11 @@ from winch.engine.worker.held_jobs import HeldJobs
 from winch.engine.worker.monitors import Cancels, Notes, Watch
 from winch.engine.worker.outcomes import Recorder
 from winch.engine.worker.queues.discovery import NewQueues, known_queues
-from winch.engine.worker.queues.order import QueueOrder, Queues, pushes_only
+from winch.engine.worker.queues.order import QueueOrder, pushes_only
 from winch.engine.worker.recycling import Recycling
 from winch.engine.worker.room import Reserved
 from winch.engine.worker.running.parts import Parts
-from winch.engine.worker.running.process import IsolatedProcesses, IsolationFailed, ProcessStore
+from winch.engine.worker.running.process import IsolatedProcesses, IsolationFailed
 from winch.engine.worker.running.threads import Threads
 from winch.engine.worker.slots import Slots
 from winch.engine.worker.started_jobs import StartedJobs, StartedPlaces
@@ -55,45 +52,6 @@ from winch.storage.protocol import Driver
 
 # The last part of a drain's grace is for handlers that are interrupted: a quarter of it, within these.
 LEAST_CLEAN_UP, MOST_CLEAN_UP = 0.4, 5.0
-
-
-def worker_name() -> str:
-    """What pages call the worker in this process."""
-    return f"{socket.gethostname()}-{os.getpid()}"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerConfig:
-    """How one worker runs. Seconds on the monotonic clock."""
-
-    order: Queues
-    concurrency: int
-    lease: timedelta
-    heartbeat: float
-    poll: float
-    release: str
-    burst: bool = False
-    process_command: tuple[str, ...] | None = None
-    process_store: ProcessStore | None = None
-    # How long an interrupted handler gets to end before it is given up, and a blocked loop is killed.
-    kill_after: float = 10.0
-    max_jobs: int | None = None
-    max_memory: int | None = None
-    max_lifetime: float | None = None
-    spool: Spool | None = None
-    # Whether a supervisor starts another worker in its place when this one retires.
-    is_replaced: bool = False
-    # What acts on commands to this worker: the same for all processes of one supervisor.
-    supervisor: str = ""
-    # What this worker offers to tasks that need something.
-    labels: Mapping[str, str] = field(default_factory=dict)
-    # What it bounds for single queues.
-    queue_limits: Mapping[str, QueueLimit] = field(default_factory=dict)
-
-    def order_among(self, known: Iterable[str], rng: random.Random) -> QueueOrder:
-        """The order over the queues that are named, or over all that are known."""
-        order = self.order
-        return order if isinstance(order, QueueOrder) else order.among(known, rng)
 
 
 class Worker:
