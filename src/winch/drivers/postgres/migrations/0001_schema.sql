@@ -680,8 +680,11 @@ END
 $$;
 
 -- Locks gates, in the order of their keys; makes those that are missing. Again where somebody removed one while
--- it was waited for.
-CREATE FUNCTION {schema}.lock_gates(keys text[]) RETURNS integer
+-- it was waited for. `purpose`:
+--   take    a claim: one at a time
+--   return  the end of claims under limits: beside other ends and beside a claim, which counts a permit until it is gone
+--   open    everything else, and a claim before it blocks a job: alone
+CREATE FUNCTION {schema}.lock_gates(keys text[], purpose text DEFAULT 'open') RETURNS integer
     LANGUAGE plpgsql
     SET enable_seqscan = off
     SET jit = off
@@ -695,7 +698,14 @@ BEGIN
     -- A client that is stopped before it commits must not hold gates for long: the server ends its transaction.
     setting := set_config('idle_in_transaction_session_timeout', '2s', true);
     LOOP
-        PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;
+        CASE purpose
+            WHEN 'take' THEN
+                PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR NO KEY UPDATE;
+            WHEN 'return' THEN
+                PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR KEY SHARE;
+            ELSE
+                PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;
+        END CASE;
         GET DIAGNOSTICS locked = ROW_COUNT;
         EXIT WHEN locked >= wanted;
         wanted := (SELECT count(DISTINCT key) FROM unnest(keys) AS key); -- some may be named twice
@@ -1074,7 +1084,12 @@ BEGIN
     END IF;
     setting := set_config('lock_timeout', '4s', true) || set_config('winch.completes', 'on', true);
     IF keys IS NOT NULL THEN
-        setting := {schema}.lock_gates(keys);
+        -- Where all gates are limits and nothing is claimed under these locks, a claim need not wait.
+        setting := {schema}.lock_gates(keys, CASE
+            WHEN opens_turns AND NOT EXISTS (SELECT FROM unnest(keys) AS key WHERE NOT starts_with(key, 'limit:'))
+            THEN 'return'
+            ELSE 'open'
+        END);
     END IF;
     at := coalesce(given, clock_timestamp());
     WITH gone AS (
@@ -1671,6 +1686,7 @@ DECLARE
     g_used bigint[];
     g_own bigint[];
     g_most bigint[];
+    g_permits bigint[];
     g_turn uuid[];
     g_free uuid[];
     g_first uuid[];
@@ -1840,7 +1856,7 @@ BEGIN
         IF within IS NOT NULL THEN
             has_locked := true;
         ELSIF cardinality(keys) > 0 THEN
-            PERFORM {schema}.lock_gates(keys);
+            PERFORM {schema}.lock_gates(keys, 'take');
             has_locked := true;
         END IF;
         at := coalesce(given, clock_timestamp());
@@ -1850,9 +1866,11 @@ BEGIN
             SELECT
                 array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per), array_agg(gate.how),
                 array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.used), array_agg(gate.own),
-                array_agg(gate.most), array_agg(gate.turn), array_agg(gate.first),
+                array_agg(gate.most), array_agg(gate.permits), array_agg(gate.turn), array_agg(gate.first),
                 bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
-            INTO g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_used, g_own, g_most, g_turn, g_first, is_odd
+            INTO
+                g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_used, g_own, g_most, g_permits, g_turn, g_first,
+                is_odd
             FROM (
                 SELECT
                     wanted.kind, gate.state, {schema}.micros(gate.open_at) AS open_at, limit_set.spec IS NOT NULL AS is_set,
@@ -1865,6 +1883,7 @@ BEGIN
                     CASE WHEN limit_set.spec IS NULL THEN wanted.burst
                         ELSE coalesce((limit_set.spec::jsonb ->> 'burst')::bigint, 0) END AS burst,
                     coalesce(held.used, 0) AS used, coalesce(held.own, 0) AS own, coalesce(held.most, 0) AS most,
+                    coalesce(held.permits, 0) AS permits,
                     CASE wanted.kind WHEN 'fifo' THEN (
                         SELECT permit.job FROM {schema}.permit WHERE permit.gate = wanted.key AND permit.token IS NULL
                     ) END AS turn,
@@ -1879,16 +1898,18 @@ BEGIN
                     AS wanted (key, kind, name, n, per, how, burst, number)
                 LEFT JOIN {schema}.gate ON gate.key = wanted.key AND wanted.kind IN ('rate', 'scope')
                 LEFT JOIN {schema}.limit_set ON limit_set.name = wanted.name
-                -- As gate_used has it; and what this session has, with its heaviest.
-                LEFT JOIN (
+                -- As gate_used has it; and what this session has, with its heaviest. All of these gates are wanted. A full
+                -- join is one by hash: the planner expects ten rows here, and would compare each gate with each.
+                FULL JOIN (
                     SELECT
                         one.gate,
                         sum(least(one.weight, one.at_once::bigint * one.most))::bigint AS used,
+                        sum(one.permits)::bigint AS permits,
                         max(one.weight) FILTER (WHERE one.is_own) AS own,
                         max(one.most) FILTER (WHERE one.is_own) AS most
                     FROM (
                         SELECT
-                            permit.gate, permit.at_once, sum(permit.weight)::bigint AS weight,
+                            permit.gate, permit.at_once, count(*) AS permits, sum(permit.weight)::bigint AS weight,
                             max(permit.weight)::bigint AS most,
                             permit.session = by_session AND permit.at_once = by_at_once AS is_own
                         FROM {schema}.permit
@@ -2293,11 +2314,27 @@ BEGIN
             ) AS new
             WHERE gate.key = new.key;
         END IF;
-        IF cardinality(held) > 0 THEN
+        -- A claim without a free slot blocks nothing: mostly the jobs of its own worker hold the gates.
+        IF cardinality(held) > 0 AND (ahead > 0 OR within IS NOT NULL) THEN
+            -- An end that returns permits beside this claim does not see the jobs that it blocks. So it waits for such
+            -- ends, and a job whose gate they have opened stays ready.
+            keys := ARRAY(SELECT DISTINCT g_key[at] FROM unnest(held_at) AS at WHERE g_kind[at] = 'limit');
+            IF cardinality(keys) > 0 AND within IS NULL THEN
+                PERFORM {schema}.lock_gates(keys, 'open');
+                keys := ARRAY(
+                    SELECT g_key[at]
+                    FROM (SELECT DISTINCT unnest(held_at) AS at) AS closed
+                    WHERE g_kind[at] = 'limit'
+                        AND g_permits[at] <> (SELECT count(*) FROM {schema}.permit WHERE permit.gate = g_key[at])
+                );
+                is_again := is_again OR cardinality(keys) > 0;
+            ELSE
+                keys := '{}';
+            END IF;
             UPDATE {schema}.job
             SET state = 'blocked', filed = 'blocked', gate = waits.gate
             FROM (SELECT id, g_key[at] AS gate FROM unnest(held, held_at) AS waits (id, at)) AS waits
-            WHERE job.id = waits.id;
+            WHERE job.id = waits.id AND waits.gate <> ALL (keys);
         END IF;
 
         -- What is taken.
