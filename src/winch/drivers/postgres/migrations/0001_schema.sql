@@ -1025,8 +1025,7 @@ BEGIN
         ),
         granted AS (
             INSERT INTO {schema}.permit (gate, job, token, weight)
-            SELECT 'fifo:' || taken.fifo, taken.id, NULL, 0 FROM taken
-            ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight
+            SELECT 'fifo:' || taken.fifo, taken.id, NULL, 0 FROM taken -- no member of such a key has its turn
         )
         SELECT * FROM taken;
         GET DIAGNOSTICS number = ROW_COUNT;
@@ -1698,6 +1697,7 @@ DECLARE
     g_least bigint[];
     -- What is decided. `drawn` has NULL for the next plain job.
     drawn uuid[];
+    drawn_at tid[];
     drawn_text integer[];
     plain_places bigint[];
     held uuid[];
@@ -1896,7 +1896,7 @@ BEGIN
                     ) END AS first
                 FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
                     AS wanted (key, kind, name, n, per, how, burst, number)
-                LEFT JOIN {schema}.gate ON gate.key = wanted.key AND wanted.kind IN ('rate', 'scope')
+                LEFT JOIN {schema}.gate ON gate.key = CASE WHEN wanted.kind IN ('rate', 'scope') THEN wanted.key END
                 LEFT JOIN {schema}.limit_set ON limit_set.name = wanted.name
                 -- As gate_used has it; and what this session has, with its heaviest. All of these gates are wanted. A full
                 -- join is one by hash: the planner expects ten rows here, and would compare each gate with each.
@@ -1924,15 +1924,14 @@ BEGIN
             g_kept := array_fill(NULL::jsonb, ARRAY[cardinality(g_key)]);
             g_took := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
             g_least := g_took;
-            has_rate := false;
-            FOR g IN 1..cardinality(g_key) LOOP
+            has_rate := coalesce('rate' = ANY (g_kind), false);
+            FOR g IN 1..CASE WHEN has_rate THEN cardinality(g_key) ELSE 0 END LOOP
                 CONTINUE WHEN g_kind[g] <> 'rate';
                 had := {schema}.rate_left(g_how[g], g_n[g], g_per[g], g_burst[g], g_state[g], now_us);
                 g_used[g] := had.used;
                 g_level[g] := had.level;
                 g_kept[g] := had.kept;
                 g_took[g] := 0;
-                has_rate := true;
             END LOOP;
             IF is_fair THEN
                 turns := (SELECT gate.state::jsonb FROM {schema}.gate WHERE gate.key = 'tenants:' || one.queue);
@@ -1962,41 +1961,77 @@ BEGIN
             FOR UPDATE SKIP LOCKED
         ) AS found ON found.id = wanted.id;
 
-        -- Where the texts have their uses, and the lines their candidates.
-        t_from := array_fill(1, ARRAY[cardinality(t_options)]);
-        t_to := array_fill(0, ARRAY[cardinality(t_options)]);
-        -- For free slots only: scopes and slow rates. A slow budget for retries counts only when the job is retried.
-        t_scoped := array_fill(false, ARRAY[cardinality(t_options)]);
-        t_retried := t_scoped;
-        -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other.
-        is_simple := NOT is_fair AND NOT is_ruled;
-        t_gate := array_fill(NULL::integer, ARRAY[cardinality(t_options)]);
-        g_use := array_fill(NULL::integer, ARRAY[cardinality(g_key)]);
-        FOR u IN 1..cardinality(u_text) LOOP
-            t := u_text[u];
-            IF t_to[t] = 0 THEN
-                t_from[t] := u;
-            END IF;
-            t_to[t] := u;
-            g := u_gate[u];
-            IF u_kind[u] = 'scope' THEN
-                t_scoped[t] := true;
-            ELSIF g_set[g] THEN
-                u_n[u] := g_n[g];
-            END IF;
-            IF u_kind[u] = 'rate' AND g_n[g] * 1000000 < 1000 * g_per[g] THEN
-                t_scoped[t] := t_scoped[t] OR NOT u_retries[u];
-                t_retried[t] := t_retried[t] OR u_retries[u];
-                is_simple := false;
-            END IF;
-            IF is_simple THEN
-                c := coalesce(g_use[g], u);
-                is_simple := t_from[t] = u AND u_kind[u] <> 'scope' AND NOT u_retries[u] AND u_weight[u] > 0
-                    AND u_weight[c] = u_weight[u] AND u_n[c] = u_n[u] AND g_most[g] IN (0, u_weight[u]);
-                g_use[g] := u;
-                t_gate[t] := g;
-            END IF;
-        END LOOP;
+        -- Where the texts have their uses. For free slots only: scopes and slow rates. A slow budget for retries counts only
+        -- when the job is retried. A full join: see above.
+        IF true = ANY (g_set) THEN
+            u_n := ARRAY(
+                SELECT CASE WHEN use.kind <> 'scope' AND g_set[use.gate] THEN g_n[use.gate] ELSE use.n END
+                FROM unnest(u_gate, u_kind, u_n) WITH ORDINALITY AS use (gate, kind, n, place)
+                ORDER BY use.place
+            );
+        END IF;
+        SELECT
+            array_agg(own.first ORDER BY own.text), array_agg(own.last ORDER BY own.text),
+            array_agg(own.is_scoped ORDER BY own.text), array_agg(own.is_retried ORDER BY own.text),
+            array_agg(own.gate ORDER BY own.text), coalesce(bool_and(own.is_simple), true)
+        INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
+        FROM (
+            SELECT
+                given.text,
+                coalesce(min(use.place), 1)::integer AS first,
+                coalesce(max(use.place), 0)::integer AS last,
+                coalesce(bool_or(use.kind = 'scope' OR (use.is_slow AND NOT use.is_for_retries)), false) AS is_scoped,
+                coalesce(bool_or(use.is_slow AND use.is_for_retries), false) AS is_retried,
+                min(use.gate)::integer AS gate,
+                count(use.place) <= 1
+                    AND coalesce(bool_and(NOT (use.kind = 'scope' OR use.is_slow OR use.is_for_retries)), true) AS is_simple
+            FROM generate_series(1, cardinality(t_options)) AS given (text)
+            FULL JOIN (
+                SELECT use.*, use.kind = 'rate' AND g_n[use.gate] * 1000000 < 1000 * g_per[use.gate] AS is_slow
+                FROM unnest(u_text, u_gate, u_kind, u_retries) WITH ORDINALITY
+                    AS use (text, gate, kind, is_for_retries, place)
+            ) AS use ON use.text = given.text
+            GROUP BY given.text
+        ) AS own;
+        -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other. How
+        -- many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
+        is_simple := is_simple AND NOT is_fair AND NOT is_ruled;
+        IF is_simple THEN
+            SELECT
+                array_agg(gate.use ORDER BY gate.number), coalesce(bool_and(gate.is_alike), true),
+                array_agg(
+                    CASE
+                        WHEN gate.n >= g_used[gate.number]
+                            AND gate.fits >= by_at_once - least(by_at_once, g_own[gate.number] / gate.weight)
+                        THEN room
+                        ELSE gate.fits
+                    END
+                    ORDER BY gate.number
+                )
+            INTO g_use, is_simple, g_room
+            FROM (
+                SELECT
+                    one.*,
+                    CASE
+                        WHEN g_kind[one.number] = 'limit' THEN greatest(one.n - g_used[one.number], 0) / one.weight
+                        WHEN g_kind[one.number] <> 'rate' THEN NULL
+                        WHEN g_how[one.number] = 'bucket'
+                        THEN floor((g_level[one.number] + 1e-6::double precision) / one.weight)::bigint
+                        ELSE greatest(g_n[one.number] - g_used[one.number], 0) / one.weight
+                    END AS fits
+                FROM (
+                    SELECT
+                        use.gate AS number, max(use.place)::integer AS use, min(use.n) AS n,
+                        nullif(greatest(min(use.weight), 0), 0) AS weight,
+                        min(use.weight) > 0
+                            AND min(use.weight) = max(use.weight)
+                            AND min(use.n) = max(use.n)
+                            AND g_most[use.gate] IN (0, min(use.weight)) AS is_alike
+                    FROM unnest(u_gate, u_n, u_weight) WITH ORDINALITY AS use (gate, n, weight, place)
+                    GROUP BY use.gate
+                ) AS one
+            ) AS gate;
+        END IF;
         plain := (SELECT count(*) FROM unnest(c_plain) AS one WHERE one);
         -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
         IF is_fair THEN
@@ -2031,6 +2066,7 @@ BEGIN
         END IF;
 
         drawn := '{}';
+        drawn_at := '{}';
         drawn_text := '{}';
         plain_places := '{}';
         held := '{}';
@@ -2039,26 +2075,9 @@ BEGIN
         l_ended := array_fill(NULL::double precision, ARRAY[cardinality(l_next)]);
         is_again := false;
         IF is_simple THEN
-            -- How many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
-            g_room := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
-            FOR g IN 1..cardinality(g_key) LOOP
-                t := g_use[g];
-                IF g_kind[g] = 'limit' THEN
-                    g_room[g] := greatest(u_n[t] - g_used[g], 0) / u_weight[t];
-                    IF u_n[t] >= g_used[g]
-                        AND g_room[g] >= by_at_once - least(by_at_once, g_own[g] / u_weight[t])
-                    THEN
-                        g_room[g] := room;
-                    END IF;
-                ELSIF g_kind[g] = 'rate' AND g_how[g] = 'bucket' THEN
-                    g_room[g] := floor((g_level[g] + 1e-6::double precision) / u_weight[t]);
-                ELSIF g_kind[g] = 'rate' THEN
-                    g_room[g] := greatest(g_n[g] - g_used[g], 0) / u_weight[t];
-                END IF;
-            END LOOP;
             WITH asked AS MATERIALIZED (
                 SELECT
-                    job.number, job.id, job.text, job.is_plain, t_gate[job.text] AS gate,
+                    job.number, job.id, job.text, job.is_plain, job.place AS at, t_gate[job.text] AS gate,
                     row_number() OVER (PARTITION BY t_gate[job.text] ORDER BY job.number) AS place
                 FROM unnest(c_id, c_text, c_plain, c_place) WITH ORDINALITY AS job (id, text, is_plain, place, number)
                 WHERE job.is_plain OR job.place IS NOT NULL
@@ -2080,13 +2099,15 @@ BEGIN
             SELECT
                 coalesce(array_agg(CASE WHEN NOT is_plain THEN id END ORDER BY number)
                     FILTER (WHERE passes AND drawn <= room), '{}'),
+                coalesce(array_agg(CASE WHEN NOT is_plain THEN at END ORDER BY number)
+                    FILTER (WHERE passes AND drawn <= room), '{}'),
                 coalesce(array_agg(CASE WHEN is_plain THEN 0 ELSE text END ORDER BY number)
                     FILTER (WHERE passes AND drawn <= room), '{}'),
                 coalesce(array_agg(drawn ORDER BY number) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
                 coalesce(array_agg(id ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
                 coalesce(array_agg(gate ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
                 count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
-            INTO drawn, drawn_text, plain_places, held, held_at, is_again
+            INTO drawn, drawn_at, drawn_text, plain_places, held, held_at, is_again
             FROM judged;
             IF has_rate THEN
                 FOR g, number IN
@@ -2116,11 +2137,13 @@ BEGIN
             s_tag := s_tag[:room];
             SELECT
                 array_agg(CASE WHEN NOT job.is_plain THEN job.id END ORDER BY slot.place),
+                array_agg(CASE WHEN NOT job.is_plain THEN job.at END ORDER BY slot.place),
                 array_agg(CASE WHEN job.is_plain THEN 0 ELSE job.text END ORDER BY slot.place),
                 coalesce(array_agg(slot.place ORDER BY slot.place) FILTER (WHERE job.is_plain), '{}')
-            INTO drawn, drawn_text, plain_places
+            INTO drawn, drawn_at, drawn_text, plain_places
             FROM unnest(s_number[:room]) WITH ORDINALITY AS slot (number, place)
-            JOIN unnest(c_id, c_text, c_plain) WITH ORDINALITY AS job (id, text, is_plain, number) ON job.number = slot.number;
+            JOIN unnest(c_id, c_place, c_text, c_plain) WITH ORDINALITY AS job (id, at, text, is_plain, number)
+                ON job.number = slot.number;
             l_ended := ARRAY(
                 SELECT max(slot.tag) + 1::double precision / l_weight[tenant.number]
                 FROM generate_subscripts(l_weight, 1) AS tenant (number)
@@ -2149,8 +2172,10 @@ BEGIN
                         is_again := is_again OR c_place[c] IS NULL;
                         CONTINUE WHEN c_place[c] IS NULL;
                         drawn := drawn || c_id[c];
+                        drawn_at := drawn_at || c_place[c];
                     ELSE
                         drawn := drawn || NULL::uuid;
+                        drawn_at := drawn_at || NULL::tid;
                         plain_places := plain_places || cardinality(drawn)::bigint;
                     END IF;
                     drawn_text := drawn_text || 0;
@@ -2269,6 +2294,7 @@ BEGIN
                         CONTINUE;
                     END IF;
                     drawn := drawn || c_id[c];
+                    drawn_at := drawn_at || c_place[c];
                     drawn_text := drawn_text || t;
                 END IF;
                 IF is_fair THEN
@@ -2341,23 +2367,26 @@ BEGIN
         is_placed := is_fair OR one.is_strict;
         taken := CASE WHEN cardinality(plain_places) = 0 THEN drawn ELSE array_remove(drawn, NULL) END;
         IF cardinality(taken) > 0 THEN
-            INSERT INTO {schema}.permit (gate, job, token, weight, session, at_once)
-            SELECT
-                g_key[u_gate[use]], given.job, CASE u_kind[use] WHEN 'limit' THEN by_token END,
-                CASE u_kind[use] WHEN 'limit' THEN u_weight[use] ELSE 0 END, by_session,
-                CASE u_kind[use] WHEN 'limit' THEN by_at_once END
-            FROM unnest(drawn, drawn_text) AS given (job, text)
-            CROSS JOIN LATERAL generate_series(t_from[given.text], t_to[given.text]) AS use
-            WHERE u_kind[use] = 'limit' OR (u_kind[use] = 'fifo' AND g_free[u_gate[use]] IS NULL)
-            UNION ALL
-            SELECT 'queue:' || one.queue, job, by_token, 1, by_session, NULL
-            FROM unnest(taken) AS job
-            WHERE one.concurrency IS NOT NULL
-            ON CONFLICT (gate, job) DO UPDATE
-            SET token = excluded.token,
-                weight = excluded.weight,
-                session = excluded.session,
-                at_once = excluded.at_once;
+            -- Without ON CONFLICT, which takes longer than the rest of the insert: nothing is there, unless a trigger was off.
+            FOR try IN 1..2 LOOP
+                BEGIN
+                    INSERT INTO {schema}.permit (gate, job, token, weight, session, at_once)
+                    SELECT
+                        g_key[u_gate[use]], given.job, CASE u_kind[use] WHEN 'limit' THEN by_token END,
+                        CASE u_kind[use] WHEN 'limit' THEN u_weight[use] ELSE 0 END, by_session,
+                        CASE u_kind[use] WHEN 'limit' THEN by_at_once END
+                    FROM unnest(drawn, drawn_text) AS given (job, text)
+                    CROSS JOIN LATERAL generate_series(t_from[given.text], t_to[given.text]) AS use
+                    WHERE u_kind[use] = 'limit' OR (u_kind[use] = 'fifo' AND g_free[u_gate[use]] IS NULL)
+                    UNION ALL
+                    SELECT 'queue:' || one.queue, job, by_token, 1, by_session, NULL
+                    FROM unnest(taken) AS job
+                    WHERE one.concurrency IS NOT NULL;
+                    EXIT;
+                EXCEPTION WHEN unique_violation THEN
+                    DELETE FROM {schema}.permit WHERE permit.job = ANY (taken) AND permit.token IS NOT NULL;
+                END;
+            END LOOP;
             -- By the hundred, as plain jobs: no index is written to. A rule may change what the indexes have.
             is_batch := cardinality(taken) >= batch_from AND NOT is_ruled;
             IF is_batch THEN
@@ -2375,8 +2404,8 @@ BEGIN
                 claimed_at = at,
                 progress = NULL,
                 log = NULL
-            FROM unnest(drawn) WITH ORDINALITY AS chosen (id, place)
-            WHERE job.id = chosen.id
+            FROM unnest(drawn_at) WITH ORDINALITY AS chosen (tuple, place)
+            WHERE job.ctid = chosen.tuple
             RETURNING
                 CASE WHEN is_placed THEN chosen.place ELSE job.sort_key END,
                 one.concurrency IS NOT NULL, NULL::integer, false, job;
