@@ -40,7 +40,7 @@ def reads_no_turn_in_memory(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest)
 
 def reads_no_turn_in_sqlite(patch: pytest.MonkeyPatch, _: pytest.FixtureRequest) -> Target:
     statement = SQL["finish_and_claim"]
-    line = "AND NOT EXISTS (SELECT 1 FROM winch_permit WHERE gate = 'fifo:' || ended.fifo"
+    line = "AND NOT EXISTS (SELECT 1 FROM winch_permit WHERE gate = 'fifo:' || left_by.fifo"
     line += " AND token IS NULL)"
     assert statement.text.count(line) == 1
     patch.setitem(SQL, statement.name, replace(statement, text=statement.text.replace(line, "")))

@@ -15,6 +15,7 @@ from winch.core.gates.draw import Fair
 from winch.core.gates.uses import FIFO, LIMIT, GateSpec, GateUse, with_gates
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.verbs.claim import TRIED
 from winch.storage.params import Answer, ClaimParams, NewJob
@@ -195,3 +196,48 @@ def test_ends_by_the_hundred_free_limits_and_turns_alike(driver: SqliteDriver) -
         JobState.BLOCKED,
     ]
     assert used(driver) == 0
+
+
+def test_the_end_of_a_tenants_job_gives_back_what_its_queue_counts(driver: SqliteDriver) -> None:
+    """Such an end is moved as a plain one, where the job has no permit. A concurrency that is set while
+    the job runs gives it one."""
+    options = with_gates(None, (), "ada")
+    jobs = [new_job(tenant="ada", options=options) for _ in range(3)]
+    driver.run(driver.enqueue(jobs))
+    first, second = claim(driver, start(driver), 2)
+    driver.run(driver.finish([completed(first)]))
+    driver.run(driver.set_queue("default", QueueRule(concurrency=1)))
+    assert used(driver) == 1
+    assert driver.run(driver.finish([completed(first), completed(second)])) == [
+        Answer.ALREADY,
+        Answer.TOOK,
+    ]
+    assert used(driver) == 0
+    assert [one.id for one in claim(driver, start(driver), 2)] == [jobs[2].id]
+
+
+def test_a_finish_that_claims_opens_its_keys_for_others(driver: SqliteDriver) -> None:
+    """The next member of one key waits at the key, those of the others need another gate or are a
+    tenant's: the call takes the first alone, and leaves the others ready."""
+    limit = GateUse("limit:a", LIMIT, "limit:a", n=9)
+
+    def member(key: str, *others: GateUse, tenant: str | None = None) -> NewJob:
+        options = with_gates(None, (GateUse(f"fifo:{key}", FIFO), *others), tenant)
+        return new_job(id=new_id(), fifo=key, tenant=tenant, options=options)
+
+    jobs = [member("b"), member("c"), member("d")]
+    jobs += [member("b"), member("c", limit), member("d", tenant="ada")]
+    driver.run(driver.enqueue(jobs))
+    ids = [job.id for job in jobs]
+    session = start(driver)
+    held = claim(driver, session, 10)
+    assert [one.id for one in held] == ids[:3]
+    assert states(driver, ids[3:]) == {"blocked": 3}
+    then = ClaimParams(session=session, token=new_token(), queues=("default",), limit=3)
+    ends = [completed(one) for one in held]
+    answers, claims = driver.run(driver.finish_and_claim(ends[:1], then))
+    assert (answers, [one.id for one in claims]) == ([Answer.TOOK], [ids[3]])
+    then = ClaimParams(session=session, token=new_token(), queues=("default",), limit=3)
+    answers, claims = driver.run(driver.finish_and_claim(ends[1:], then))
+    assert (answers, claims) == ([Answer.TOOK, Answer.TOOK], [])
+    assert states(driver, ids[3:]) == {"running": 1, "ready": 2}

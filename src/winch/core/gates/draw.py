@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
+from operator import attrgetter, itemgetter
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from winch.core.gates.passes import Admission, Candidate
 from winch.core.gates.uses import decoded_state, is_for_free_slot
 
 T = TypeVar("T")
+_place = attrgetter("sort_key", "id")
 # A claim ahead of free slots passes over so many jobs whose gates are closed.
 PASSED = 10
 
@@ -99,14 +101,17 @@ def draw(
     `before`: how many jobs the claim has taken already.
     """
     lines: dict[str, list[Candidate | None]] = {}
-    mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]
-    for job in candidates:
-        if job.tenant is None:
-            mixed.append((job.sort_key, job.id, job))
-        else:
-            lines.setdefault(job.tenant, []).append(job)
-    if mixed:
-        lines[""] = [item for _, _, item in sorted(mixed, key=lambda one: one[:2])]
+    shared = [job for job in candidates if job.tenant is None]
+    if len(shared) < len(candidates):
+        for job in candidates:
+            if job.tenant is not None:
+                lines.setdefault(job.tenant, []).append(job)
+    if plain:
+        mixed: list[tuple[int, str, Candidate | None]] = [(key, job_id, None) for key, job_id in plain]
+        mixed += [(job.sort_key, job.id, job) for job in shared]
+        lines[""] = [item for _, _, item in sorted(mixed, key=itemgetter(0, 1))]
+    elif shared:
+        lines[""] = [*sorted(shared, key=_place)]
     for line in lines.values():
         line.reverse()
     result = Draw()

@@ -1,12 +1,25 @@
 -- finish: running -> completed | retrying | scheduled | blocked | ready | cancelled | dead.
--- Fenced by (id, token): the claims among these that are live, and whether they have gates. In one row, as JSON: see claim.
-SELECT json_group_array(json_array(id, token, gate IS NOT NULL))
+-- Fenced by (id, token): the claims among these that are live, and whether their ends give something back: see
+-- finish.archive. In one row, as JSON: see claim.
+SELECT json_group_array(json_array(
+    id, token, NOT (
+        gate IS NULL
+        OR (
+            gate = ''
+            AND fifo IS NULL
+            AND instr(coalesce(options, ''), '"kind":"scope"') = 0
+            AND NOT EXISTS (SELECT 1 FROM winch_permit WHERE job = winch_job.id)
+        )
+    )
+))
 FROM winch_job
 WHERE id IN (SELECT value FROM json_each(:ids))
     AND state = 'running';
 
 -- finish.archive: running -> completed, fenced by (id, token). :results is a JSON object of id -> result.
--- What has gates, and everything but completed, goes through record.put or record.archive.
+-- Not for a job that has something to give back: a permit, the turn of a FIFO key, or an end that a brake or a breaker
+-- counts. A tenant had its turn, and what was taken of a rate is gone. What has something goes through
+-- finish.archive_gated, and everything but completed through record.put or record.archive.
 INSERT OR REPLACE INTO winch_archive (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,
@@ -21,19 +34,35 @@ SELECT
 FROM json_each(:results) AS ended
 JOIN winch_job ON winch_job.id = ended.key
 WHERE winch_job.state = 'running'
-    AND winch_job.gate IS NULL
+    AND (
+        winch_job.gate IS NULL
+        OR (
+            winch_job.gate = ''
+            AND winch_job.fifo IS NULL
+            AND instr(coalesce(winch_job.options, ''), '"kind":"scope"') = 0
+            AND NOT EXISTS (SELECT 1 FROM winch_permit WHERE job = winch_job.id)
+        )
+    )
     AND winch_job.token = :token;
 
 -- finish.leave: the live rows of what was archived: the claims among these that are still live.
 DELETE FROM winch_job
 WHERE id IN (SELECT key FROM json_each(:results))
     AND state = 'running'
-    AND gate IS NULL
+    AND (
+        gate IS NULL
+        OR (
+            gate = ''
+            AND fifo IS NULL
+            AND instr(coalesce(options, ''), '"kind":"scope"') = 0
+            AND NOT EXISTS (SELECT 1 FROM winch_permit WHERE job = winch_job.id)
+        )
+    )
     AND token = :token;
 
--- finish.gated: the claims among these of jobs with gates, of which no brake or breaker counts the end; and their FIFO
--- keys. In one row, as JSON: see claim.
-SELECT json_group_array(json_array(winch_job.id, winch_job.fifo))
+-- finish.gated: the claims among these of jobs with gates, of which no brake or breaker counts the end. In one row, as
+-- JSON: see claim.
+SELECT json_group_array(winch_job.id)
 FROM json_each(:results) AS ended
 JOIN winch_job ON winch_job.id = ended.key
 WHERE winch_job.state = 'running'
@@ -41,7 +70,7 @@ WHERE winch_job.state = 'running'
     AND winch_job.token = :token
     AND instr(coalesce(winch_job.options, ''), '"kind":"scope"') = 0;
 
--- finish.archive_gated: running -> completed, for the claims that finish.gated has found.
+-- finish.archive_gated: running -> completed, for the claims that finish.gated finds.
 INSERT OR REPLACE INTO winch_archive (
     id, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, seq, unique_key, tags,
     headers, options, expires_at, max_attempts, keep, attempt, crashes, rescues, is_suspect, fence,

@@ -1,29 +1,35 @@
--- finish_and_claim: ready -> running, for the next members of the FIFO keys of jobs that are final now: which
--- ones. claim.take takes them. In one row, as JSON: see claim.
-SELECT json_group_array(json_array(member.id, member.options))
-FROM (
-    SELECT DISTINCT fifo
+-- finish_and_claim: ready -> running, for the next members of the FIFO keys of jobs that are final now: which ones,
+-- each with the gate at which it still waits, and with its options where this session may take it. claim.take takes
+-- them. And the options of those among the ended jobs that are under a limit, each once. In one row, as JSON: see claim.
+WITH ended AS MATERIALIZED (
+    SELECT fifo, CASE WHEN instr(options, '"kind":"limit"') > 0 THEN options END AS limited
     FROM winch_archive
     WHERE id IN (SELECT value FROM json_each(:ids))
-        AND fifo IS NOT NULL
-) AS ended
-JOIN winch_job AS member ON member.id = (
-    SELECT id
-    FROM winch_job
-    WHERE fifo = ended.fifo
-    ORDER BY coalesce(seq, created_at), id
-    LIMIT 1
+),
+alive AS MATERIALIZED (
+    SELECT EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL) AS is_alive
 )
-WHERE member.state = 'ready'
-    AND member.tenant IS NULL
-    AND NOT EXISTS (SELECT 1 FROM winch_permit WHERE gate = 'fifo:' || ended.fifo AND token IS NULL)
-    AND EXISTS (SELECT 1 FROM winch_session WHERE id = :session AND ended_at IS NULL);
-
--- finish_and_claim.limits: the options of those among these jobs that are under a limit, each once.
-SELECT json_group_array(DISTINCT options)
-FROM winch_archive
-WHERE id IN (SELECT value FROM json_each(:ids))
-    AND instr(options, '"kind":"limit"') > 0;
+SELECT json_array(
+    json((
+        SELECT json_group_array(json_array(
+            member.id,
+            CASE WHEN member.state = 'blocked' THEN member.gate END,
+            CASE WHEN member.tenant IS NULL AND alive.is_alive THEN member.options END
+        ))
+        FROM (SELECT DISTINCT fifo FROM ended WHERE fifo IS NOT NULL) AS left_by
+        CROSS JOIN alive
+        JOIN winch_job AS member ON member.id = (
+            SELECT id
+            FROM winch_job
+            WHERE fifo = left_by.fifo
+            ORDER BY coalesce(seq, created_at), id
+            LIMIT 1
+        )
+        WHERE (member.state = 'ready' OR (member.state = 'blocked' AND member.gate = 'fifo:' || left_by.fifo))
+            AND NOT EXISTS (SELECT 1 FROM winch_permit WHERE gate = 'fifo:' || left_by.fifo AND token IS NULL)
+    )),
+    json((SELECT json_group_array(DISTINCT limited) FILTER (WHERE limited IS NOT NULL) FROM ended))
+);
 
 -- finish_and_claim.first: what a claim from this queue would take first, in its order; nothing from a paused queue. One
 -- without an id comes first where a claim has more to decide: jobs of tenants are ready, or the queue has a rule.

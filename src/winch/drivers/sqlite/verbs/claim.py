@@ -217,7 +217,7 @@ class _ReadyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _rows = msgspec.json.Decoder(list[_ReadyRow])
 _lists = msgspec.json.Decoder(list[list[_ReadyRow]])
-_next = msgspec.json.Decoder(list[tuple[str, str | None]])
+_next = msgspec.json.Decoder(tuple[list[tuple[str, str | None, str | None]], list[str]])
 _first = msgspec.json.Decoder(list[tuple[int, str, str | None]])
 _place = attrgetter("sort_key", "id")
 # Of each tenant a few more jobs are read than its share of the claim: some may be held at their gates.
@@ -252,8 +252,8 @@ def _of_tenants(
 ) -> Body[tuple[list[_ReadyRow], list[str]]]:
     """The first ready jobs of each tenant; and the tenants that have more.
 
-    The first time half as many again of each as its weight gives it of the claim, because others may
-    have fewer; then as many as there is room for, and no tenant counts as having more."""
+    The first time a fifth more of each than its weight gives it of the claim, because others may have
+    fewer; then as many as there is room for, and no tenant counts as having more."""
     if not tenants:
         return [], []
     total = sum(tenants.values())
@@ -261,7 +261,7 @@ def _of_tenants(
     cut: list[str] = []
     for weight in sorted(set(tenants.values())):
         alike = [tenant for tenant, own in tenants.items() if own == weight]
-        most = min(left, math.ceil(1.5 * left * weight / total)) + SPARE if is_first else left + AHEAD
+        most = min(left, math.ceil(1.2 * left * weight / total)) + SPARE if is_first else left + AHEAD
         tasks = None if params.tasks is None else to_json(params.tasks)
         [(text,)] = yield from query(
             "admit.of_tenants", tenants=to_json(alike), queue=queue, tasks=tasks, limit=most
@@ -436,12 +436,11 @@ def _permit(granted: Sequence[Granted], params: ClaimParams) -> Body[None]:
 def next_members(ended: Sequence[str], params: ClaimParams, at: int) -> Body[list[Claim]]:
     """Take the next members of the FIFO keys of these jobs, which are final now, and the next jobs of
     their limits: those that a claim would take first."""
-    as_json = to_json(ended)
-    [(text,)] = yield from query("finish_and_claim", ids=as_json, session=params.session)
-    uses = {job_id: gates_of(options) for job_id, options in _next.decode(text)}
+    [(text,)] = yield from query("finish_and_claim", ids=to_json(ended), session=params.session)
+    members, options = _next.decode(text)
+    yield from permits.admit({job_id: key for job_id, key, _ in members if key is not None}, at)
+    uses = {job_id: gates_of(found) for job_id, _, found in members if found is not None}
     heads = {job_id: found[0].key for job_id, found in uses.items() if len(found) == 1}
-    [(text,)] = yield from query("finish_and_claim.limits", ids=as_json)
-    options = msgspec.json.decode(text, type=list[str])
     limits = {use.key: use for one in options for use in gates_of(one) if use.kind == LIMIT}
     most = params.limit if limits else min(params.limit, len(heads))
     if not most:

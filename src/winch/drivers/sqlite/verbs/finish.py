@@ -25,7 +25,7 @@ from winch.storage.verbs import Now, Verb
 
 T = TypeVar("T")
 _claims = msgspec.json.Decoder(list[tuple[str, str, int]])
-_members = msgspec.json.Decoder(list[tuple[str, str | None]])
+_texts = msgspec.json.Decoder(list[str])
 _KEEP_COMPLETED = KEEP[JobState.COMPLETED] // MICROSECOND
 
 
@@ -61,10 +61,10 @@ class FinishVerbs:
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
             at: int = yield StoreTime(now)
             rings: list[Ring] = []
-            ended = yield from _kept_apart(_finish_rest(outcomes, at), rings)
+            ended = yield from _kept_apart(_finish_rest(outcomes, at, claims_next=True), rings)
             answers = yield from _answered(outcomes, ended)
             took = [o.id for o, answer in zip(outcomes, answers, strict=True) if answer is Answer.TOOK]
-            claims = yield from next_members(took, then, at)
+            claims = yield from _kept_apart(next_members(took, then, at), rings)
             if any(outcome.is_awaited for outcome in outcomes):
                 rings.append(Ring(due=True))
             yield _less(rings, claims)
@@ -228,34 +228,35 @@ def _is_plain(outcome: Finish) -> bool:
     return outcome.to is JobState.COMPLETED and outcome.reason is None and outcome.log is None
 
 
-def _finish_rest(outcomes: Sequence[Finish], at: int) -> Body[set[tuple[str, str]]]:
+def _finish_rest(
+    outcomes: Sequence[Finish], at: int, *, claims_next: bool = False
+) -> Body[set[tuple[str, str]]]:
     """Finish what has gates or grows the job's history. Completions that no brake or breaker counts need
-    no record in Python: the store moves their rows. The claims that were live."""
+    no record in Python: the store moves their rows. The claims that were live. `claims_next`: their FIFO
+    keys are left to `next_members`."""
     completed: dict[str, dict[str, str | None]] = {}
     for one in outcomes:
         if _is_plain(one) and one.brake is None:
             completed.setdefault(one.token, {}).setdefault(one.id, one.result)
     ended: set[tuple[str, str]] = set()
-    keys: list[str] = []
     for token, results in completed.items():
         values = {"results": to_json(results), "token": token}
-        [(text,)] = yield from query("finish.gated", **values)
-        found = _members.decode(text)
-        if not found:
-            continue
-        yield Step(
+        took: Iterable[str] = results
+        count = yield Step(
             "finish.archive_gated",
             {**values, "now": at, "keep_completed": _KEEP_COMPLETED},
             is_counted=True,
         )
-        ended.update((job_id, token) for job_id, _ in found)
-        keys += [f"fifo:{fifo}" for _, fifo in found if fifo is not None]
+        if count < len(results):  # not all of them are: their rows are still here to be looked at
+            [(text,)] = yield from query("finish.gated", **values)
+            took = _texts.decode(text)
+        ended.update((job_id, token) for job_id in took)
     if ended:
         ids = [job_id for job_id, _ in ended]
         as_json = to_json(ids)
         yield Step("record.awaited", {"ids": as_json}, is_counted=True)
         yield Step("record.leave", {"ids": as_json}, is_counted=True)
-        yield from permits.leave(ids, ids, keys, at)
+        yield from permits.leave(ids, ids, at, opens_keys=not claims_next)
     if len(ended) < len(outcomes):
         rest = [one for one in outcomes if (one.id, one.token) not in ended]
         ended |= yield from _finish_others(rest, at)

@@ -108,20 +108,28 @@ def left(jobs: Iterable[JobRecord], at: int, *, is_deleted: bool = False) -> Bod
     if not ended:
         return
     final = []
-    freed: set[str] = set()
+    left_keys: set[str] = set()
     for job in ended:
         if is_deleted or job.state.is_final:
             fifo = [use for use in gates_of(job.options) if use.kind == FIFO]
             is_kept = job.state is JobState.DEAD and not is_deleted
             if not any(use.blocks_on_death and is_kept for use in fifo):
                 final.append(job.id)
-                freed.update(use.key for use in fifo)
-    yield from leave([job.id for job in ended], final, freed, at)
+                left_keys.update(use.key for use in fifo)
+    yield from leave([job.id for job in ended], final, at, also=left_keys)
 
 
-def leave(ids: Sequence[str], final: Sequence[str], also: Iterable[str], at: int) -> Body[None]:
+def leave(
+    ids: Sequence[str],
+    final: Sequence[str],
+    at: int,
+    *,
+    also: Iterable[str] = (),
+    opens_keys: bool = True,
+) -> Body[None]:
     """Take back the permits of these jobs, and the turns of those that are final; open these gates, and
-    `also` those, for waiting jobs."""
+    `also` those, for waiting jobs. Without `opens_keys` FIFO keys are not opened: a job that ran had the
+    turn of its key, and the caller goes on with the key."""
     values = {"ids": to_json(ids), "final": to_json(final)}
     [(text,)] = yield from query("admit.freed", **values)
     freed: dict[str, int] = _numbers.decode(text)
@@ -131,7 +139,8 @@ def leave(ids: Sequence[str], final: Sequence[str], also: Iterable[str], at: int
         freed.setdefault(key, 1)
     yield from _ring_queues(freed)
     chosen: dict[str, str] = {}
-    if members := sorted(key.removeprefix("fifo:") for key in freed if key.startswith("fifo:")):
+    members = sorted(key.removeprefix("fifo:") for key in freed if key.startswith("fifo:"))
+    if members and opens_keys:
         [(text,)] = yield from query("finish.next", keys=to_json(members))
         chosen = _chosen.decode(text)
     others: dict[int, list[str]] = {}
