@@ -28,7 +28,6 @@ from winch.web.pages.show import span
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas import GroupOut, group_out
 
-RECENT = 5  # minutes that the key figures are of
 MOST_QUEUES = 8
 
 
@@ -54,7 +53,7 @@ async def overview(call: WebCall) -> Response:
     if group == "worker":
         grouped = await site.series(window.span, window.end, window.count, by_worker=True)
     samples = await site.client.arun(figures.read_samples(driver, window))
-    recent = await site.series(MINUTE, now, RECENT)
+    recent = await site.series(MINUTE, now, figures.RECENT)
     day = await site.series(HOUR, now, 24)
     counts = await site.counts()
     queues, sessions = await site.queues(), await site.live_sessions()
@@ -127,15 +126,15 @@ def _tiles(
     lately = sum(group.count for group in groups if now - group.last_at < timedelta(hours=1))
     run, wait = percentile(total.run, 0.95), percentile(total.wait, 0.95)
     share, usual = _share(total), _share(over)
-    minutes = f"mean of {RECENT} minutes"
+    minutes = f"mean of {figures.RECENT} minutes"
     return [
-        Tile("Processed", f"{total.ended / _minutes():,.0f}", "/min", minutes, id="processed"),
+        Tile("Processed", f"{total.ended / figures.recent_minutes():,.0f}", "/min", minutes, id="processed"),
         Tile("Failed attempts", "–" if share is None else f"{share:.1f}", "" if share is None else "%",
              minutes if share is None or usual is None else f"{usual:.1f} % over the range",
              "bad" if share is not None and share >= 10 else "",
              to("/jobs", q="state:retrying"), "failed"),
-        Tile("Wait p95", *_parts(span(wait)), note=f"last {RECENT} minutes", id="wait"),
-        Tile("Run p95", *_parts(span(run)), note=f"last {RECENT} minutes", id="run"),
+        Tile("Wait p95", *_parts(span(wait)), note=f"last {figures.RECENT} minutes", id="wait"),
+        Tile("Run p95", *_parts(span(run)), note=f"last {figures.RECENT} minutes", id="run"),
         Tile("Ready", _capped(ready), note="none waits" if waits is None else f"oldest {span(waits)}",
              look="bad" if waits is not None and waits > LATE else "",
              href=to("/jobs", q="state:ready"), id="ready"),
@@ -146,11 +145,6 @@ def _tiles(
              "kept until you act" if dead else "nothing is dead",
              look="bad" if lately else "", href=to("/dead"), id="dead"),
     ]  # fmt: skip
-
-
-def _minutes() -> float:
-    """How long the key figures are of: the last minute is not over."""
-    return RECENT - 1 + max(time.time() % 60, 5) / 60
 
 
 def _parts(text: str) -> tuple[str, str]:
@@ -202,13 +196,16 @@ def _queues(
         wait = percentile(rate.wait, 0.95)
         is_late = oldest is not None and oldest > late
         grows = len(depths) > 8 and depths[-1] > 2 * max(sum(depths[-9:-4]) / 5, 10)
-        drains, sign = _drains(queue, ready, rate.ended / _minutes(), grows=grows)
+        drains = figures.drains_in(
+            queue, rate.ended / figures.recent_minutes(), rate.enqueued / figures.recent_minutes()
+        )
+        sign = {"paused": "paused", "no worker": "workers"}.get(drains, "")
         weight = 4.0 * (sign == "workers") + 3.0 * is_late + 2.0 * (drains == "growing")
         words = f"{ready:,} ready now, at most {max(depths, default=ready):,} in this range"
         rows.append(
             QueueRow(
                 queue=queue,
-                out=rate.ended / _minutes(),
+                out=rate.ended / figures.recent_minutes(),
                 picture=spark_line(depths[-60:], words, "dead" if grows or is_late else "ready"),
                 wait=wait,
                 is_late=is_late,
@@ -220,22 +217,6 @@ def _queues(
         )
     rows.sort(key=lambda row: (-row.weight, row.queue.name))
     return rows[:MOST_QUEUES]
-
-
-def _drains(queue: QueueInfo, ready: int, per_minute: float, *, grows: bool) -> tuple[str, str]:
-    """When the backlog is gone at the present pace, and the icon of what stops it."""
-    if queue.paused_at is not None:
-        return "paused", "paused"
-    if not ready:
-        return "empty", ""
-    if not queue.sessions:
-        return "no worker", "workers"
-    if grows:
-        return "growing", ""
-    if not per_minute:
-        return "not moving", ""
-    seconds = 60 * ready / per_minute
-    return ("keeps up", "") if seconds < 10 else (f"~{span(seconds)}", "")
 
 
 def _group(group: DeadGroup, day: Series) -> tuple[GroupOut, Markup]:

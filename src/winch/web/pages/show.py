@@ -88,6 +88,11 @@ def number(value: float | None) -> str:
     return f"{int(value):,}"
 
 
+def jobs(count: int) -> str:
+    """A number of jobs in words: `1 job`, `2,400 jobs`."""
+    return f"{count:,} job" if count == 1 else f"{count:,} jobs"
+
+
 def capped(value: int, cap: int) -> str:
     return f"{value:,}+" if value >= cap else f"{value:,}"
 
