@@ -17,12 +17,13 @@ from winch.core.policy.alerting import AlertRules
 from winch.engine.observe.throughput import HOUR, MINUTE, Series
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web import search
+from winch.web.draw.diff import changes
 from winch.web.draw.frames import blocks
 from winch.web.draw.icons import STATE_ICON, icon
 from winch.web.draw.pieces import Health
 from winch.web.pages import facets, figures
 from winch.web.pages.health import health_of
-from winch.web.pages.job import changes, restored
+from winch.web.pages.job import restored
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.redact import mask_text
 from winch.web.draw.axis import axis_of
-from winch.web.pages.show import clock, span
+from winch.web.pages.show import clock, short_name, span
 
 WIDTH = 1000.0
 SHORTEST = 3.0
@@ -113,7 +113,7 @@ def _note(entry: Entry | None) -> str:
     if entry is None:
         return ""
     if entry.error is not None:
-        return mask_text(f"{entry.error.name}: {entry.error.message}")
+        return mask_text(f"{short_name(entry.error.name)}: {entry.error.message}")
     return mask_text(entry.note or "")
 
 
@@ -197,7 +197,7 @@ def timeline(found: list[Phase], now: datetime) -> Timeline:
         form = "%d %b" if step >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
         marks = [clock(datetime.fromtimestamp(start + n * step, UTC), form) for n in range(count + 1)]
     else:
-        marks = [span(n * step) for n in range(count + 1)]
+        marks = [axis.mark(n) for n in range(count + 1)]
 
     def at(moment: float) -> float:
         return min(max((moment - start) / (axis.end - start), 0.0), 1.0) * WIDTH

@@ -201,8 +201,8 @@ async def act(call: WebCall) -> Response:
                 return await ask(
                     call,
                     title=f"Cancel {info.note.name or info.note.kind}?",
-                    text=f"{jobs(left)} {'has' if left == 1 else 'have'} not ended. What waits is cancelled, and "
-                    "what runs is asked to stop. What is done stays.",
+                    text=f"{jobs(left)} {'has' if left == 1 else 'have'} not ended. What waits is "
+                    "cancelled, and what runs is asked to stop. What is done stays.",
                     verb=f"Cancel {jobs(left)}",
                     back=link(call.request, f"/flows/{info.id}"),
                 )

@@ -153,9 +153,10 @@ def reasons_of(
     slots, busy = sum(one.slots for one in serving), sum(one.running for one in serving)
     blocked = queue.counts.get(JobState.BLOCKED, 0)
     ready = queue.counts.get(JobState.READY, 0)
+    ready_words = f"{jobs(ready)} {'is' if ready == 1 else 'are'} ready"
     found = []
     if slots and busy >= slots:
-        text = f"all {slots:,} slots of its workers are busy; {jobs(ready)} {'is' if ready == 1 else 'are'} ready"
+        text = f"all {slots:,} slots of its workers are busy; {ready_words}"
         found.append(Reason(text, "Add workers", link("/workers", queue=queue.name)))
     if blocked:
         found.append(
@@ -165,11 +166,7 @@ def reasons_of(
     if not found:
         free = f"{slots - busy:,} of {slots:,} slots are free" if slots else "its workers take no jobs"
         where = link(f"/queues/{quote(queue.name, safe='')}")
-        found.append(
-            Reason(
-                f"{jobs(ready)} {'is' if ready == 1 else 'are'} ready; {free}", "See the queue", where
-            )
-        )
+        found.append(Reason(f"{ready_words}; {free}", "See the queue", where))
     return found
 
 
@@ -188,7 +185,7 @@ def _by_rates(name: str, merged: Sequence[TaskRate], link: Link) -> Iterable[Rea
     share = now.broken / now.ended
     if share >= FAILING:
         yield Reason(
-            f"{share:.0%} of its attempts fail, and are tried again",
+            f"{100 * share:.0f} % of its attempts fail, and are tried again",
             "See them",
             link("/jobs", q=f"queue:{name} state:retrying"),
         )
@@ -284,7 +281,7 @@ def _of_tasks(recent: Series, dying: set[str], link: Link) -> Iterable[HealthFin
         share = rate.broken / rate.ended if rate.ended else 0.0
         if task in dying or rate.ended < LEAST_ATTEMPTS or share < FAILING:
             continue
-        what = f"{task} fails: {share:.0%} of {rate.ended:,} attempts in 5 minutes"
+        what = f"{task} fails: {100 * share:.0f} % of {rate.ended:,} attempts in 5 minutes"
         where = link("/jobs", q=f"task:{task} state:retrying")
         yield HealthFinding(
             what, "its jobs are tried again", "See them", where, 70, "retrying", "retrying"

@@ -127,8 +127,9 @@ def _tiles(
     run, wait = percentile(total.run, 0.95), percentile(total.wait, 0.95)
     share, usual = _share(total), _share(over)
     minutes = f"mean of {figures.RECENT} minutes"
+    pace = total.ended / figures.recent_minutes()
     return [
-        Tile("Processed", f"{total.ended / figures.recent_minutes():,.0f}", "/min", minutes, id="processed"),
+        Tile("Processed", f"{pace:,.0f}", "/min", minutes, id="processed"),
         Tile("Failed attempts", "–" if share is None else f"{share:.1f}", "" if share is None else "%",
              minutes if share is None or usual is None else f"{usual:.1f} % over the range",
              "bad" if share is not None and share >= 10 else "",
@@ -196,16 +197,15 @@ def _queues(
         wait = percentile(rate.wait, 0.95)
         is_late = oldest is not None and oldest > late
         grows = len(depths) > 8 and depths[-1] > 2 * max(sum(depths[-9:-4]) / 5, 10)
-        drains = figures.drains_in(
-            queue, rate.ended / figures.recent_minutes(), rate.enqueued / figures.recent_minutes()
-        )
+        out = rate.ended / figures.recent_minutes()
+        drains = figures.drains_in(queue, out, rate.enqueued / figures.recent_minutes())
         sign = {"paused": "paused", "no worker": "workers"}.get(drains, "")
         weight = 4.0 * (sign == "workers") + 3.0 * is_late + 2.0 * (drains == "growing")
         words = f"{ready:,} ready now, at most {max(depths, default=ready):,} in this range"
         rows.append(
             QueueRow(
                 queue=queue,
-                out=rate.ended / figures.recent_minutes(),
+                out=out,
                 picture=spark_line(depths[-60:], words, "dead" if grows or is_late else "ready"),
                 wait=wait,
                 is_late=is_late,

@@ -330,8 +330,8 @@ async def purge(call: WebCall) -> Response:
         return await ask(
             call,
             title=f"Purge {name}?",
-            text=f"{jobs(count)} {'waits' if count == 1 else 'wait'} in this queue. What is deleted is gone "
-            "with its arguments and logs; this cannot be undone. The audit keeps a line.",
+            text=f"{jobs(count)} {'waits' if count == 1 else 'wait'} in this queue. What is deleted is "
+            "gone with its arguments and logs; this cannot be undone. The audit keeps a line.",
             points=[
                 ("deleted", "plain jobs"),
                 ("cancelled", "jobs that a flow, a batch or another job waits for"),

@@ -84,7 +84,7 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     if isinstance(value, float) and value != int(value):
-        return f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
+        return (f"{value:,.1f}" if value >= 10 else f"{value:,.2f}").rstrip("0").rstrip(".")
     return f"{int(value):,}"
 
 
