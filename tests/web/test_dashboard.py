@@ -145,6 +145,8 @@ def test_the_overview_of_a_prepared_store(store: str, make_web: Callable[..., We
     now = int(time.time())
     zoomed = web.ask("GET", f"/?from={now - 1800}&to={now - 600}", headers=HTML).text
     assert "Back to the last hour" in zoomed
+    assert "CardDeclined" in page.text[page.text.index("What fails") :]
+    assert "No group of dead jobs reaches into this time." in zoomed, "they died after it"
     assert web.ask("GET", "/?from=x&to=1", headers=HTML).status_code == 422
 
 

@@ -97,7 +97,7 @@ async def overview(call: WebCall) -> Response:
             figures.ready_chart(samples, trimmed, shift),
             figures.slots_chart(samples, trimmed, shift),
         ],
-        groups=[_group(one, day) for one in groups[:5]],
+        groups=[_group(one, day) for one in _within(groups, window)[:5]],
         slowest=_slowest(series),
         start_worker=site.app.start_worker,
         is_empty=not total.ended and not sum(counts.values()),
@@ -217,6 +217,16 @@ def _queues(
         )
     rows.sort(key=lambda row: (-row.weight, row.queue.name))
     return rows[:MOST_QUEUES]
+
+
+def _within(groups: Sequence[DeadGroup], window: figures.Window) -> Sequence[DeadGroup]:
+    """The groups of a page that is zoomed to a time: those whose deaths reach into it."""
+    if window.name:
+        return groups
+    return [
+        one for one in groups
+        if one.first_at.timestamp() <= window.end and one.last_at.timestamp() >= window.start
+    ]  # fmt: skip
 
 
 def _group(group: DeadGroup, day: Series) -> tuple[GroupOut, Markup]:
