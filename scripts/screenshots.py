@@ -38,7 +38,7 @@ import winch
 from scripts import million_store
 from tests.faults.clocks import MovableClock
 from tests.web.server import serving
-from winch import App, Context, Retry
+from winch import App, Context, Limit, Retry
 from winch.web.server.upkeep import Sampler
 
 PAGES = {
@@ -50,6 +50,7 @@ PAGES = {
     "flows": "/flows",
     "workers": "/workers",
     "limits": "/limits",
+    "tenants": "/tenants",
     "operations": "/operations",
     "audit": "/audit",
     "settings": "/settings",
@@ -58,6 +59,7 @@ PAGES = {
 # Kept with the documentation.
 KEPT = ("overview", "jobs", "job", "flow")
 LOOKS = {"light": ("light", 1440), "dark": ("dark", 1440), "phone": ("light", 390)}
+TENANTS = ("acme", "globex", "initech", "umbrella")
 QUEUES = ["payments", "mail", "default", "reports"]
 MINUTES = 60
 FIRST_ORDER = 10_000  # of the hour before
@@ -78,7 +80,9 @@ def shop(url: str) -> tuple[App, dict[str, Any]]:
             raise ConnectionError("provider answered 503")
         return amount
 
-    @app.task(name="shop.mail.receipt", queue="mail", retry=Retry.fixed("100ms", attempts=2))
+    @app.task(
+        name="shop.mail.receipt", queue="mail", retry=Retry.fixed("100ms", attempts=2), limit=Limit(6)
+    )
     def receipt(order: int) -> str:
         if order % 1000 == 34:
             raise ValueError("no such address")
@@ -127,6 +131,7 @@ async def fill(app: App, tasks: dict[str, Any]) -> str:
     for number in range(30):
         await tasks["receipt"].using(delay=f"{number + 1}m").aenqueue(number)
     app.queues.pause("reports", reason="the warehouse is moving")
+    app.limits.trip("stripe", "20m", reason="the provider answers 503")
     return str(flow.id)
 
 
@@ -150,6 +155,9 @@ async def hour_before(folder: Path) -> None:
     app, tasks = shop("sqlite:///shop.db")
     clock = MovableClock(folder, "shop")
     sampler = Sampler(app.driver)
+    await app.schedules.aadd(
+        "sync the stock", task="images.fetch", every="2m", args={"url": "stock.csv"}
+    )
     last = time.time() // 60 * 60 + 120  # about when this ends
     is_set_by = 0
     for minute in range(MINUTES):
@@ -158,7 +166,8 @@ async def hour_before(folder: Path) -> None:
         clock.set(is_set_by)
         rush = 1 + 1.5 * math.exp(-(((minute - 35) / 8) ** 2))
         orders = range(FIRST_ORDER + 1000 * minute, FIRST_ORDER + 1000 * minute + int(40 * rush))
-        await app.aenqueue_many([tasks["charge"].bind(order) for order in orders])
+        charges = [tasks["charge"].using(tenant=tenant) for tenant in TENANTS]
+        await app.aenqueue_many([charges[order % 7 % 4].bind(order) for order in orders])
         await app.aenqueue_many([tasks["receipt"].bind(order) for order in orders])
         async with app.worker(queues=QUEUES, concurrency=8):
             await asyncio.sleep(0.1)
@@ -177,7 +186,7 @@ def at_work(app: App, tasks: dict[str, Any]) -> Iterator[None]:
             for order in range(100_000, 200_000):
                 if is_over.is_set():
                     break
-                await tasks["charge"].aenqueue(order)
+                await tasks["charge"].using(tenant=TENANTS[order % 7 % 4]).aenqueue(order)
                 await tasks["receipt"].aenqueue(order)
                 await asyncio.sleep(0.2)
 
@@ -189,6 +198,11 @@ def at_work(app: App, tasks: dict[str, Any]) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
+
+
+def named() -> contextlib.AbstractContextManager[object]:
+    """The pictures do not name the machine on which they are taken."""
+    return mock.patch.object(socket, "gethostname", return_value="worker-1")
 
 
 def fonts(folder: Path) -> None:
@@ -229,8 +243,7 @@ def million(every: Path, count: int) -> None:
     from playwright.sync_api import sync_playwright
 
     every.mkdir(parents=True, exist_ok=True)
-    named = mock.patch.object(socket, "gethostname", return_value="worker-1")
-    with named, tempfile.TemporaryDirectory(prefix="million-") as name:
+    with named(), tempfile.TemporaryDirectory(prefix="million-") as name:
         folder = Path(name)
         fonts(folder)
         app = App(f"sqlite:///{folder}/million.db")
@@ -238,7 +251,7 @@ def million(every: Path, count: int) -> None:
         million_store.fill(app, million_store.declare(app), count)
         asyncio.run(Sampler(app.driver).run_once())
         [dead] = app.jobs.list(state="dead", limit=1)
-        paths = {**PAGES, "queue": "/queues/q3", "job": f"/jobs/{dead.id}", "tenants": "/tenants",
+        paths = {**PAGES, "queue": "/queues/q3", "job": f"/jobs/{dead.id}",
                  "group": f"/dead/{dead.record.fingerprint}",
                  "flow": f"/flows/{app.flows.list(limit=1)[0].id}"}  # fmt: skip
         paths["new-job"] = "/jobs/new?task=shop.charge"
@@ -256,9 +269,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     from playwright.sync_api import sync_playwright
 
-    # The pictures do not name the machine on which they were taken.
-    named = mock.patch.object(socket, "gethostname", return_value="worker-1")
-    with named, tempfile.TemporaryDirectory(prefix="shop-") as name:
+    with named(), tempfile.TemporaryDirectory(prefix="shop-") as name:
         folder = Path(name)
         os.chdir(folder)
         fonts(folder)
@@ -268,6 +279,7 @@ def main() -> None:
         paths = {**PAGES, "flow": f"/flows/{flow}", "queue": "/queues/payments"}
         [dead, *_] = app.jobs.list(state="dead", limit=1)
         paths["job"] = f"/jobs/{dead.id}"
+        paths["schedule"] = "/schedules/sync the stock"
         paths["group"] = f"/dead/{dead.record.fingerprint}"
         with (
             at_work(app, tasks),
@@ -279,7 +291,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--hour-before"]:
-        asyncio.run(hour_before(Path(sys.argv[2])))
+        with named():
+            asyncio.run(hour_before(Path(sys.argv[2])))
     elif sys.argv[1:2] == ["--million"]:
         million(Path(sys.argv[2]).resolve(), int(sys.argv[3]) if len(sys.argv) > 3 else 1_000_000)
     else:

@@ -91,7 +91,7 @@ def _rate(dice: random.Random, queue: str, minute: int, per_minute: float) -> Ta
         completed=number - failed,
         failed=failed,
         dead=dead,
-        enqueued=number,
+        enqueued=int(number * 1.08) if is_bad else number,
         run={_place(took): int(number * 0.8), _place(took * 4): number - int(number * 0.8)},
         wait={_place(waits): int(number * 0.9), _place(waits * 3): number - int(number * 0.9)},
         run_seconds=number * took,

@@ -17,12 +17,13 @@ from winch.core.policy.alerting import AlertRules
 from winch.engine.observe.throughput import HOUR, MINUTE, Series
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web import search
+from winch.web.draw.diff import changes
 from winch.web.draw.frames import blocks
 from winch.web.draw.icons import STATE_ICON, icon
 from winch.web.draw.pieces import Health
 from winch.web.pages import facets, figures
 from winch.web.pages.health import health_of
-from winch.web.pages.job import changes, restored
+from winch.web.pages.job import restored
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -144,6 +145,8 @@ def test_the_overview_of_a_prepared_store(store: str, make_web: Callable[..., We
     now = int(time.time())
     zoomed = web.ask("GET", f"/?from={now - 1800}&to={now - 600}", headers=HTML).text
     assert "Back to the last hour" in zoomed
+    assert "CardDeclined" in page.text[page.text.index("What fails") :]
+    assert "No group of dead jobs reaches into this time." in zoomed, "they died after it"
     assert web.ask("GET", "/?from=x&to=1", headers=HTML).status_code == 422
 
 

@@ -15,11 +15,14 @@ import pytest
 
 import winch
 from tests.web.kit import Web
+from tests.web.prepared import prepare
 from tests.web.test_pages import HTML, form_token
 from winch.core.flow import FlowNote, member_id
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
+from winch.storage.params import QueueInfo
 from winch.web.draw import graph, tracks
+from winch.web.pages import figures
 from winch.web.pages.enqueue import cell
 
 FLOW = "0198c000-0000-7000-8000-000000000001"
@@ -65,7 +68,7 @@ def test_a_graph_folds_what_is_alike_and_marks_the_chain_that_counts() -> None:
     drawn = str(graph.draw(list(nodes.values()), lambda name: f"/x/{name}"))
     assert drawn.count('class="node') == 4
     assert drawn.count('class="edge') == 4
-    assert drawn.count("is-critical") == 3 + 2, "nodes and the edges between them"
+    assert drawn.count("is-critical") == 3 + 2 + 1, "nodes, the edges between them, their tip"
     assert "b × 3" in drawn
     assert "3 completed" in drawn
     assert sorted(re.findall(r'href="/x/(\w)"', drawn)) == ["a", "b", "c", "d"]
@@ -75,6 +78,23 @@ def test_a_graph_folds_what_is_alike_and_marks_the_chain_that_counts() -> None:
     over_time = tracks.of_nodes(list(nodes.values()), AT, lambda name: name)
     assert over_time is not None
     assert [(row.label, row.took) for row in over_time.rows][:2] == [("a", "1.0 s"), ("b × 3", "3.0 s")]
+
+
+@pytest.mark.parametrize(
+    "seconds, marks",
+    [
+        (0.622, ["0 s", "200 ms", "400 ms", "600 ms", "800 ms"]),
+        (0.004, ["0 s", "1 ms", "2 ms", "3 ms", "4 ms"]),
+        (3, ["0 s", "500 ms", "1 s", "1.5 s", "2 s", "2.5 s", "3 s"]),
+        (170, ["0 s", "30 s", "1 m", "1 m 30 s", "2 m", "2 m 30 s", "3 m"]),
+        (610, ["0 s", "2 m", "4 m", "6 m", "8 m", "10 m", "12 m"]),
+    ],
+)
+def test_the_axis_of_a_flow_has_round_marks(seconds: float, marks: list[str]) -> None:
+    node = graph.FlowNode("a", "shop.a", 1, (), [job("a", 0, JobState.COMPLETED, 0, seconds)])
+    drawn = tracks.of_nodes([node], AT + timedelta(hours=1), str)
+    assert drawn is not None
+    assert list(drawn.marks) == marks
 
 
 def test_nodes_that_are_alike_are_folded_into_one() -> None:
@@ -231,3 +251,69 @@ def test_a_queue_and_a_schedule_are_set_by_forms(web: Web) -> None:
     assert len(web.app.schedules.list()) == 1
     assert send("/schedules/x%2Fy", action="remove", sure="yes") == 303
     assert web.app.schedules.list() == []
+
+
+@pytest.mark.parametrize(
+    "ready, out, stored, words",
+    [
+        (0, 10, 10, "–"),
+        (60, 10, 0, "~6 m"),
+        (60, 70, 10, "~1 m"),
+        (60, 10, 10, "keeps up"),
+        (60, 10.000000001, 10, "keeps up"),
+        (60, 10, 20, "growing"),
+        (60, 0, 20, "not moving"),
+    ],
+)
+def test_a_backlog_drains_by_what_leaves_less_what_comes(
+    ready: int, out: float, stored: float, words: str
+) -> None:
+    queue = QueueInfo(name="mail", counts={JobState.READY: ready}, sessions=1)
+    assert figures.drains_in(queue, out, stored) == words
+
+
+def test_the_overview_and_the_list_of_queues_agree_on_what_drains(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite")
+    prepare(web.app)
+    overview = web.ask("GET", "/", headers=HTML).text
+    listed = web.ask("GET", "/queues", headers=HTML).text
+    for name in ("mail", "search", "media"):
+        found = []
+        for page, key in ((overview, f"queue-{name}"), (listed, name)):
+            row = re.search(rf'<tr[^>]*data-key="{key}".*?</tr>', page, re.DOTALL)
+            assert row is not None, name
+            found += re.findall(r">(keeps up|growing|not moving|empty|~[^<]+ [smh])<", row[0])[-1:]
+        assert len(found) == 2, name
+        assert found[0] == found[1], name
+
+
+def test_errors_and_workers_are_facets_with_counts(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite")
+    prepare(web.app)
+    page = web.ask("GET", "/jobs", headers=HTML).text
+    aside = page[page.index('id="facets"') : page.index("</aside>")]
+    assert re.search(r'q=error%3ACardDeclined"[^>]*>.*?<span class="n">24</span>', aside)
+    worker = re.search(r'href="([^"]*q=worker%3A[^"]+)"[^>]*><span class="cut">mail-1</span>', aside)
+    assert worker is not None
+    chosen = web.ask("GET", worker[1], headers=HTML).text
+    assert re.search(r"<i>worker:</i>mail-1</span>", chosen), "the chip has its name, not its session"
+    assert chosen.count("<tr data-href") > 0
+    assert "pay-1" not in chosen[chosen.index("<tbody") : chosen.index("</tbody>")]
+
+
+def test_one_job_is_not_called_jobs(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite")
+    web.add.using(queue="low").enqueue(1)
+    made = winch.flow("import")
+    made.add(web.add.bind(1))
+    flow = made.enqueue()
+    for path, form in (
+        ("/queues/low/purge", {}),
+        ("/queues/low/move", {"to": "high"}),
+        (f"/flows/{flow.id}", {"action": "cancel"}),
+    ):
+        page = web.ask("GET", "/queues/low", headers=HTML).text
+        body = {**form, "form_token": form_token(page)}
+        asked = web.ask("POST", path, data=body, headers=HTML).text
+        assert "1 job" in asked, path
+        assert "1 jobs" not in asked, path

@@ -406,7 +406,7 @@ def test_the_timeline_of_a_job_that_failed_and_then_worked() -> None:
     assert "hunter2" not in found[1].note
     drawn = timeline(found, at(100))
     assert [track.lane.count("<rect") for track in drawn.tracks] == [1, 1, 1, 1, 1]
-    assert drawn.marks == ["0 s", "2.0 s", "4.0 s", "6.0 s", "8.0 s", "10 s", "12 s"]
+    assert drawn.marks == ["0 s", "2 s", "4 s", "6 s", "8 s", "10 s", "12 s"]
     assert drawn.words == "12 s: 8.0 s waiting, 4.0 s running"
     skewed = record(state=JobState.RUNNING, attempt=1, claimed_at=at(-5))
     assert all(p.end >= p.start for p in phases(skewed, at(1), ""))

@@ -22,7 +22,7 @@ from winch.core.policy.alerting import AlertRules
 from winch.engine.observe.throughput import MINUTE, Series, TaskRate
 from winch.engine.observe.usage import MIB, ProcessUsage
 from winch.storage.params import QueueInfo
-from winch.web.pages import show
+from winch.web.pages import health, show
 from winch.web.pages.dead import died
 from winch.web.pages.health import health_of, reasons_of
 
@@ -74,7 +74,8 @@ def reasons(one: QueueInfo, *rates: TaskRate, busy: int = 1) -> list[tuple[str, 
     return [(reason.text, reason.remedy) for reason in reasons_of(one, sessions, rates, link)]
 
 
-def test_a_late_queue_says_why() -> None:
+def test_a_late_queue_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "recent_minutes", lambda: 5.0)  # the newest minute is over
     late = queue("pay", 90, 252)
     usual = [TaskRate(completed=100, enqueued=100, run_seconds=40)] * 5
     assert reasons(late) == [("90 jobs are ready; 3 of 4 slots are free", "See the queue")]
@@ -85,7 +86,7 @@ def test_a_late_queue_says_why() -> None:
     assert reasons(late, *usual, *slow, busy=4) == [
         ("all 4 slots of its workers are busy; 90 jobs are ready", "Add workers"),
         ("an attempt takes 2.0 s, 400 ms before", "See what runs"),
-        ("20% of its attempts fail, and are tried again", "See them"),
+        ("20 % of its attempts fail, and are tried again", "See them"),
         ("120 jobs come in a minute, 100 attempts end", "Add workers"),
     ]
     held = queue("pay", 3, 252)

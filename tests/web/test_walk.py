@@ -65,7 +65,7 @@ def test_every_action_by_its_button(store: str, make_web: Callable[..., Web], br
         done("move jobs")
         go("/queues/low")
         press("Purge…")
-        press("Purge 1 jobs")
+        press("Purge 1 job")
         assert app.jobs.list(queue="low") == []
         done("purge queue")
         assert page.url.endswith("/queues?did=purged"), "nothing is left of it"

@@ -25,8 +25,10 @@ from winch.web.search import Search, Test
 MOST_SCANNED = 100_000
 MOST_SECONDS = 5.0
 CHUNK = 500
-# Of so many jobs a store looks for those with a queue, a task or a tag in one go.
-STRETCH = 10_000
+# Of so many jobs a store looks for those with a queue, a task or a tag in one go: first of few, then of
+# more while it answers within SHORT seconds, and of fewer when it takes LONG.
+FIRST_STRETCH, STRETCH = 1_000, 10_000
+SHORT, LONG = 0.02, 0.04
 
 
 @dataclass
@@ -101,11 +103,13 @@ class Finder:
     ) -> Operation[Found]:
         found = Found()
         began = time.monotonic()
-        is_plain = not search.tests
+        is_plain, stretch = not search.tests, FIRST_STRETCH
         while True:
             size = limit - len(found.jobs) if is_plain else CHUNK
-            which = msgspec.structs.replace(search.which, limit=size, after=after, most=STRETCH)
+            which = msgspec.structs.replace(search.which, limit=size, after=after, most=stretch)
+            asked = time.monotonic()
             page: Page = yield self._driver.list_jobs(which)
+            spent = time.monotonic() - asked
             for job in page.jobs:
                 found.scanned += 1
                 after = job.id
@@ -119,7 +123,11 @@ class Finder:
                 return found
             if page.is_cut:
                 after = page.next
-                found.scanned += STRETCH
+                found.scanned += stretch
+                if spent < SHORT:
+                    stretch = min(2 * stretch, STRETCH)
+                elif spent > LONG:
+                    stretch = max(stretch // 2, CHUNK)
             is_over = not is_plain and found.scanned >= MOST_SCANNED
             if is_over or time.monotonic() - began > seconds:
                 found.next, found.is_partial = after, True

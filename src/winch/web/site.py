@@ -142,6 +142,7 @@ class Site:
         self.is_stopping = True
         if self._counting is not None:
             self._counting.cancel()
+        self._shared.close()
         if self._is_open:
             await self.operations.close()
 

@@ -251,7 +251,10 @@ def draw(nodes: Sequence[FlowNode], link: Link) -> Markup:
     return Markup(
         '<svg class="dag" width="{}" height="{}" viewBox="0 0 {} {}" role="group" aria-label="{}">'
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        'orient="auto"><path class="tip-of-edge" d="M0 0.8 7 4 0 7.2z"/></marker></defs>{}</svg>'
+        'orient="auto"><path class="tip-of-edge" d="M0 0.8 7 4 0 7.2z"/></marker>'
+        '<marker id="tip-critical" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="11" '
+        'markerHeight="11" markerUnits="userSpaceOnUse" orient="auto">'
+        '<path class="tip-of-edge is-critical" d="M0 0.8 7 4 0 7.2z"/></marker></defs>{}</svg>'
     ).format(width, height, width, height, label, Markup("").join(parts))
 
 
@@ -279,8 +282,10 @@ def _edge(start: FlowNode, end: FlowNode) -> Markup:
     words = ["edge"]
     if any(not job.state.is_final for job in start.jobs) or not start.jobs:
         words.append("is-open")
+    tip = "tip"
     if start.is_critical and end.is_critical:
         words.append("is-critical")
+        tip = "tip-critical"
     turn = x2 - GAP_X // 2
     if y1 == y2:
         path = f"M{x1} {y1}H{x2 - 2}"
@@ -291,7 +296,7 @@ def _edge(start: FlowNode, end: FlowNode) -> Markup:
             f"M{x1} {y1}H{turn - bend}Q{turn} {y1} {turn} {y1 + way * bend}"
             f"V{y2 - way * bend}Q{turn} {y2} {turn + bend} {y2}H{x2 - 2}"
         )
-    return Markup('<path class="{}" marker-end="url(#tip)" d="{}"/>').format(" ".join(words), path)
+    return Markup('<path class="{}" marker-end="url(#{})" d="{}"/>').format(" ".join(words), tip, path)
 
 
 def _box(node: FlowNode, link: Link) -> Markup:

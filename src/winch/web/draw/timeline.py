@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +12,8 @@ from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Entry, JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.redact import mask_text
-from winch.web.pages.show import clock, span
+from winch.web.draw.axis import axis_of
+from winch.web.pages.show import clock, short_name, span
 
 WIDTH = 1000.0
 SHORTEST = 3.0
@@ -113,7 +113,7 @@ def _note(entry: Entry | None) -> str:
     if entry is None:
         return ""
     if entry.error is not None:
-        return mask_text(f"{entry.error.name}: {entry.error.message}")
+        return mask_text(f"{short_name(entry.error.name)}: {entry.error.message}")
     return mask_text(entry.note or "")
 
 
@@ -180,10 +180,6 @@ _LOOKS = {
     "tone-ready": ("ready", "ready"),
     "tone-moment": ("edit", "ready"),
 }
-_STEPS = (
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900,
-    1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000,
-)  # fmt: skip
 MOST_MARKS = 8
 # From here on the axis has times of day; a shorter life is counted from its beginning.
 CLOCK_FROM = 20.0
@@ -194,21 +190,17 @@ def timeline(found: list[Phase], now: datetime) -> Timeline:
     if not found:
         return Timeline((), (), "")
     first = min(phase.start for phase in found).timestamp()
-    last = max(max(phase.end for phase in found).timestamp(), first + 1e-3)
-    length = last - first
-    step = next((one for one in _STEPS if length / one <= MOST_MARKS), _STEPS[-1])
-    is_clock = length >= CLOCK_FROM
-    start = math.floor(first / step) * step if is_clock else first
-    count = max(math.ceil((last - start) / step - 1e-6), 1)
-    end = start + count * step
+    last = max(phase.end for phase in found).timestamp()
+    is_clock = last - first >= CLOCK_FROM
+    start, step, count = axis = axis_of(first, last, MOST_MARKS, is_clock=is_clock)
     if is_clock:
         form = "%d %b" if step >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
         marks = [clock(datetime.fromtimestamp(start + n * step, UTC), form) for n in range(count + 1)]
     else:
-        marks = [span(n * step) for n in range(count + 1)]
+        marks = [axis.mark(n) for n in range(count + 1)]
 
     def at(moment: float) -> float:
-        return min(max((moment - start) / (end - start), 0.0), 1.0) * WIDTH
+        return min(max((moment - start) / (axis.end - start), 0.0), 1.0) * WIDTH
 
     tracks = [
         Track(phase, *_LOOKS.get(phase.tone, ("ready", "ready")), _lane(phase, at, count, now))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from markupsafe import Markup
 
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
+from winch.web.draw.axis import axis_of
 from winch.web.draw.graph import FlowNode
 from winch.web.pages.show import span
 
 WIDE = 1000.0
 MOST = 60
-STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
+MOST_MARKS = 6
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,12 @@ def of_nodes(nodes: Sequence[FlowNode], now: datetime, link: Callable[[str], str
     first = min(begun)
     is_over = all(job.state.is_final for job in jobs)
     last = max(_end(job, now) for job in jobs) if is_over else now
-    seconds = max((last - first).total_seconds(), 0.001)
-    # From just before the first start: a wait that all of them had is no property of the flow.
-    first -= timedelta(seconds=seconds * 0.02)
-    step = next((one for one in STEPS if (last - first).total_seconds() / one <= 6), STEPS[-1])
-    whole = (last - first).total_seconds()
-    if whole < 1:
-        marks, total = [span(whole * n / 4) for n in range(5)], whole
-    else:
-        count = int(-(-whole // step))
-        marks, total = [span(float(step * n)) for n in range(count + 1)], float(step * count)
+    # The axis begins with the first start: a wait that all of them had is no property of the flow.
+    axis = axis_of(0.0, (last - first).total_seconds(), MOST_MARKS)
+    marks = [axis.mark(n) for n in range(axis.count + 1)]
 
     def at(moment: datetime) -> float:
-        return min(max((moment - first).total_seconds() / total, 0.0), 1.0) * WIDE
+        return min(max((moment - first).total_seconds() / axis.end, 0.0), 1.0) * WIDE
 
     found = sorted(nodes, key=lambda node: min((j.claimed_at or now for j in node.jobs), default=now))
     rows = [

@@ -125,6 +125,25 @@ def link(request: Request, path: str, **query: Any) -> str:
     return f"{root}{path}" + (f"?{urlencode(given)}" if given else "")
 
 
+STORES = {
+    "sqlite": "SQLite",
+    "postgres": "PostgreSQL",
+    "redis": "Redis",
+    "valkey": "Redis",
+    "memory": "Memory",
+}
+
+
+def store_words(address: str) -> str:
+    """A store in a few words: its kind, and the part of its address that tells it from others."""
+    scheme, _, rest = address.partition("://")
+    kind = next((word for name, word in STORES.items() if scheme.startswith(name)), scheme)
+    place = rest.partition("?")[0].rpartition("@")[2].rstrip("/")
+    if scheme == "sqlite":
+        place = place.rpartition("/")[2]
+    return f"{kind} · {place}" if place else kind
+
+
 def part(text: str) -> str:
     """A name as a part of a path."""
     return quote(text, safe="")
@@ -179,7 +198,8 @@ def _render(
             version=__version__,
             zone=show.ZONE.get(),
             zone_name=datetime.now(show.zone()).strftime("%Z"),
-            store=site.driver.describe() if call is not None else "",
+            store=(store := site.driver.describe() if call is not None else ""),
+            store_words=store_words(store),
             theme=theme if theme in THEMES else "system",
             **{"density": density_of(request), **context},
             did=DID.get(request.query_params.get("did", ""), ""),

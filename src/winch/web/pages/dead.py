@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -26,6 +24,7 @@ from winch.web import search
 from winch.web.access import EVERY_NARROWING
 from winch.web.api.dead import mark_group, start_discard
 from winch.web.api.queues import marks_for, start_replay, visible_groups
+from winch.web.draw.diff import DiffLine, changes
 from winch.web.draw.frames import blocks
 from winch.web.draw.sparks import trend
 from winch.web.operations import WAIT
@@ -314,7 +313,7 @@ async def _diff(
     patch: dict[str, Any] | None,
     since: datetime | None,
     until: datetime | None,
-) -> list[tuple[str, str]]:
+) -> Sequence[DiffLine]:
     """What the patch changes in the newest job that it is for, line by line."""
     if patch is None:
         return []
@@ -324,17 +323,7 @@ async def _diff(
     if sample is None:
         return []
     before = shown(call.site.client.revealed(sample).args)
-    return diff(before, merged(before, mask(patch)))
-
-
-def diff(before: Any, after: Any) -> list[tuple[str, str]]:
-    """Two JSON values as lines of a diff: (sign, text)."""
-    old, new = (
-        json.dumps(value, indent=2, ensure_ascii=False).splitlines() for value in (before, after)
-    )
-    return [(text[0].strip(), text[2:]) for text in difflib.ndiff(old, new) if not text.startswith("?")][
-        :400
-    ]
+    return changes(before, merged(before, mask(patch)))
 
 
 async def _discard(call: WebCall, fingerprint: str) -> Response:

@@ -183,27 +183,43 @@ def facets(q: str, counts: Mapping[JobState, int], found: Values) -> list[Facet]
     """What the list can be narrowed by; each value's link writes it into the search."""
     chosen = {(token.name, token.value) for token in tokens(q)}
 
-    def value(field: str, name: str, count: str) -> FacetValue:
-        return FacetValue(name, count, with_value(q, field, name), (field, name) in chosen)
+    def value(field: str, name: str, count: str, word: str) -> FacetValue:
+        return FacetValue(name, count, with_value(q, field, word), (field, word) in chosen)
 
-    def facet(field: str, title: str, note: str, named: Mapping[str, int]) -> Facet:
+    def facet(
+        field: str,
+        title: str,
+        note: str,
+        named: Mapping[str, int],
+        words: Mapping[str, str] | None = None,
+    ) -> Facet:
+        """`words` has what the search calls a value, where that is not its name."""
+        of_names = words or {}
+        names = {word: name for name, word in of_names.items()}
         shown = list(_largest(named, MOST))
-        shown += [one for kind, one in chosen if kind == field and one not in shown]
+        picked = [names.get(word, word) for kind, word in chosen if kind == field]
+        shown += [one for one in picked if one not in shown]
         return Facet(
             field,
             title,
             note,
-            [value(field, one, short(named[one]) if named.get(one) else "") for one in shown],
+            [
+                value(field, one, short(named[one]) if named.get(one) else "", of_names.get(one, one))
+                for one in shown
+            ],
         )
 
     states = [
-        value("state", str(state), _capped(counts[state]) if state in counts else "") for state in _ORDER
+        value("state", str(state), _capped(counts[state]) if state in counts else "", str(state))
+        for state in _ORDER
     ]
     all_of = [
         Facet("state", "State", "", states),
-        facet("queue", "Queue", "jobs that are not final", found.queues),
-        facet("task", "Task", "attempts in 24 hours", found.tasks),
-        facet("tenant", "Tenant", "attempts in 24 hours", found.tenants),
+        facet("queue", "Queue", "not ended", found.queues),
+        facet("task", "Task", "ended in 24 h", found.tasks),
+        facet("tenant", "Tenant", "started in 24 h", found.tenants),
+        facet("error", "Error", "dead", found.errors),
+        facet("worker", "Worker", "running", found.workers, found.sessions),
     ]
     return [one for one in all_of if one.values]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Operation
 from winch.engine.observe.queue_samples import QueueSample, Sample, book_of
 from winch.engine.observe.throughput import HOUR, MINUTE, Series, Span, TaskRate, percentile
 from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import QueueInfo
 from winch.web.draw.charts import Chart, ChartRow, drawn
 from winch.web.pages.show import clock, span
 
@@ -37,6 +40,10 @@ MINUTES_FOR = 24 * 3600
 LONGEST = 35 * 86_400
 SHORTEST = 30
 AIM_SHOWN = 4
+# Minutes that a pace is of.
+RECENT = 5
+# A queue grows when so many times more jobs come than leave, and drains when so many times more leave.
+GROWING = 1.05
 
 
 @dataclass(frozen=True)
@@ -181,6 +188,29 @@ def _tenants(folded: Sequence[TaskRate]) -> list[str]:
         for name, (number, _) in rate.tenants.items():
             sizes[name] = sizes.get(name, 0) + number
     return sorted(sizes, key=lambda name: -sizes[name])[:4]
+
+
+def recent_minutes() -> float:
+    """How long the last RECENT minutes have been: the newest is not over."""
+    return RECENT - 1 + max(time.time() % 60, 5) / 60
+
+
+def drains_in(queue: QueueInfo, out: float, stored: float) -> str:
+    """How long the backlog takes at the present pace: so many jobs come in a minute, so many leave."""
+    ready = queue.counts.get(JobState.READY, 0)
+    if not ready:
+        return "–"
+    if queue.paused_at is not None:
+        return "paused"
+    if not queue.sessions:
+        return "no worker"
+    if not out:
+        return "not moving"
+    if stored > GROWING * out:
+        return "growing"
+    if out < GROWING * stored:
+        return "keeps up"
+    return f"~{span(round(60 * ready / (out - stored)))}"
 
 
 def throughput_chart(series: Series, window: Window, group: str, now: int) -> Chart:

@@ -17,6 +17,7 @@ from winch.engine.flows.render import mermaid
 from winch.web.api.flows import flows_of
 from winch.web.draw import graph, tracks
 from winch.web.pages.base import go, link, one, page
+from winch.web.pages.show import jobs
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
@@ -200,9 +201,9 @@ async def act(call: WebCall) -> Response:
                 return await ask(
                     call,
                     title=f"Cancel {info.note.name or info.note.kind}?",
-                    text=f"{left:,} members are not final. Those that wait are cancelled, and running "
-                    "ones are asked to stop. What is done stays.",
-                    verb=f"Cancel {left:,} jobs",
+                    text=f"{jobs(left)} {'has' if left == 1 else 'have'} not ended. What waits is "
+                    "cancelled, and what runs is asked to stop. What is done stays.",
+                    verb=f"Cancel {jobs(left)}",
                     back=link(call.request, f"/flows/{info.id}"),
                 )
             took = await flows.acancel(info.id, reason=reason, by=call.by)

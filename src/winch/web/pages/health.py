@@ -17,7 +17,8 @@ from winch.engine.observe.throughput import Series, TaskRate, percentile
 from winch.engine.observe.usage import ProcessUsage
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web.draw.pieces import Health, HealthFinding
-from winch.web.pages.show import clock, first_line, sentence, short_name, size, span
+from winch.web.pages.figures import GROWING, RECENT, recent_minutes
+from winch.web.pages.show import clock, first_line, jobs, sentence, short_name, size, span
 
 MOST = 3
 # Without rules of its own, a job that waits longer than this is late.
@@ -25,9 +26,8 @@ LATE = timedelta(seconds=60)
 LATELY = timedelta(hours=1)
 LEAST_ATTEMPTS = 20
 FAILING = 0.1
-# Minutes that are compared with those before them; when an attempt is slow, and when a queue grows.
-RECENT = 5
-SLOWER, GROWING = 1.5, 1.05
+# When an attempt is slow, in times of what it took before the last RECENT minutes.
+SLOWER = 1.5
 Link = Callable[..., str]
 
 
@@ -153,9 +153,10 @@ def reasons_of(
     slots, busy = sum(one.slots for one in serving), sum(one.running for one in serving)
     blocked = queue.counts.get(JobState.BLOCKED, 0)
     ready = queue.counts.get(JobState.READY, 0)
+    ready_words = f"{jobs(ready)} {'is' if ready == 1 else 'are'} ready"
     found = []
     if slots and busy >= slots:
-        text = f"all {slots:,} slots of its workers are busy; {ready:,} jobs are ready"
+        text = f"all {slots:,} slots of its workers are busy; {ready_words}"
         found.append(Reason(text, "Add workers", link("/workers", queue=queue.name)))
     if blocked:
         found.append(
@@ -165,7 +166,7 @@ def reasons_of(
     if not found:
         free = f"{slots - busy:,} of {slots:,} slots are free" if slots else "its workers take no jobs"
         where = link(f"/queues/{quote(queue.name, safe='')}")
-        found.append(Reason(f"{ready:,} jobs are ready; {free}", "See the queue", where))
+        found.append(Reason(f"{ready_words}; {free}", "See the queue", where))
     return found
 
 
@@ -184,12 +185,13 @@ def _by_rates(name: str, merged: Sequence[TaskRate], link: Link) -> Iterable[Rea
     share = now.broken / now.ended
     if share >= FAILING:
         yield Reason(
-            f"{share:.0%} of its attempts fail, and are tried again",
+            f"{100 * share:.0f} % of its attempts fail, and are tried again",
             "See them",
             link("/jobs", q=f"queue:{name} state:retrying"),
         )
     if now.enqueued > GROWING * now.ended:
-        stored, ended = now.enqueued / RECENT, now.ended / RECENT
+        minutes = recent_minutes()
+        stored, ended = now.enqueued / minutes, now.ended / minutes
         yield Reason(
             f"{stored:,.0f} jobs come in a minute, {ended:,.0f} attempts end",
             "Add workers",
@@ -208,7 +210,7 @@ def _of_groups(groups: Iterable[DeadGroup], now: datetime, link: Link) -> Iterab
     for group in groups:
         if now - group.last_at > LATELY:
             continue
-        number = "1 job" if group.count == 1 else f"{group.count:,} jobs"
+        number = jobs(group.count)
         what = f"{number} of {group.task} died since {clock(group.first_at, '%H:%M')}"
         if now - group.first_at > timedelta(hours=20):
             what = f"{number} of {group.task} are dead, the last since {clock(group.last_at, '%H:%M')}"
@@ -233,8 +235,8 @@ def _of_workers(sessions: Sequence[SessionInfo], now: datetime, link: Link) -> I
     for one in sessions:
         if one.lease_until < now:
             what = f"Worker {one.worker} is lost: no sign of it for {span(now - one.lease_until)}"
-            jobs = "its job is" if one.running == 1 else f"its {one.running:,} jobs are"
-            yield HealthFinding(what, f"{jobs} taken back and run elsewhere", "See the worker",
+            held = "its job is" if one.running == 1 else f"its {one.running:,} jobs are"
+            yield HealthFinding(what, f"{held} taken back and run elsewhere", "See the worker",
                           link("/workers"), 75, "lost", "lost")  # fmt: skip
     releases = sorted({one.release for one in sessions if _is_release(one.release)})
     if len(releases) > 1:
@@ -279,7 +281,7 @@ def _of_tasks(recent: Series, dying: set[str], link: Link) -> Iterable[HealthFin
         share = rate.broken / rate.ended if rate.ended else 0.0
         if task in dying or rate.ended < LEAST_ATTEMPTS or share < FAILING:
             continue
-        what = f"{task} fails: {share:.0%} of {rate.ended:,} attempts in 5 minutes"
+        what = f"{task} fails: {100 * share:.0f} % of {rate.ended:,} attempts in 5 minutes"
         where = link("/jobs", q=f"task:{task} state:retrying")
         yield HealthFinding(
             what, "its jobs are tried again", "See them", where, 70, "retrying", "retrying"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import shlex
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from winch.web import search
 from winch.web.access import EVERY_NARROWING
 from winch.web.api import jobs as api
 from winch.web.api.queues import start_replay
+from winch.web.draw.diff import changes, pretty_lines
 from winch.web.draw.frames import Block, blocks
 from winch.web.draw.timeline import phases, timeline
 from winch.web.pages.base import go, link, one, page, part
@@ -36,7 +36,8 @@ from winch.web.schemas.jobs import EntryOut, JobDetail, NewJobBody
 from winch.web.schemas.queues import ReplayBody
 
 MOST_LOG_LINES = 500
-MOST_RELATED = 5
+# Jobs are looked for by a tag one by one: a page of a store with very many does not wait for the last.
+MOST_RELATED, RELATED_SECONDS = 5, 0.05
 # The tag of a job that was made from another one.
 AGAIN = "again:"
 # Longer arguments are not edited in a page, and not copied from one.
@@ -95,7 +96,7 @@ async def _page(call: WebCall, record: JobRecord, status: int = 200, **more: Any
         "spent": _spent(record.claimed_at, record.finished_at, record.state, now),
         "is_known": record.task in call.site.app.tasks.names,
         "can_edit": _can_edit(call, record),
-        "edited": "\n".join(_pretty(detail.args)) if len(record.args) <= MOST_EDITED else "",
+        "edited": "\n".join(pretty_lines(detail.args)) if len(record.args) <= MOST_EDITED else "",
         "to_queue": "",
         "attempts_more": "",
         "changes": None,
@@ -128,7 +129,7 @@ async def _relations(call: WebCall, record: JobRecord) -> list[Relation]:
             found.append(Relation("Repeats", value, f"/jobs/{value}"))
     if record.state.is_final:
         wanted = search.Search(JobFilter(tag=AGAIN + record.id))
-        again = await call.site.search(call.access, wanted, limit=MOST_RELATED)
+        again = await call.site.search(call.access, wanted, limit=MOST_RELATED, seconds=RELATED_SECONDS)
         found += [Relation("Repeated by", job.id, f"/jobs/{job.id}") for job in again.jobs]
     return found
 
@@ -201,34 +202,6 @@ def _copies(call: WebCall, job: JobDetail) -> dict[str, str]:
 
 
 # -- edit and replay ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class DiffLine:
-    kind: str
-    sign: str
-    number: str
-    text: str
-
-
-def changes(before: Any, after: Any) -> list[DiffLine]:
-    """What an edit changes, line by line; whole, so that it can be read without the editor."""
-    old, new = ([*_pretty(value)] for value in (before, after))
-    found, number = [], 0
-    for line in difflib.ndiff(old, new):
-        sign, text = line[0], line[2:]
-        if sign == "?":
-            continue
-        if sign != "-":
-            number += 1
-        kind = {"-": "is-removed", "+": "is-added"}.get(sign, "")
-        shown_number = str(number + 1) if sign == "-" else str(number)
-        found.append(DiffLine(kind, {"-": "−", "+": "+"}.get(sign, ""), shown_number, text))
-    return found
-
-
-def _pretty(value: Any) -> list[str]:
-    return json.dumps(value, indent=2, ensure_ascii=False).splitlines()
 
 
 def restored(edited: Any, masked: Any, real: Any) -> Any:

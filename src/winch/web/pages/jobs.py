@@ -112,6 +112,7 @@ async def list_page(call: WebCall) -> Response:
         title="Jobs",
         q=q,
         tokens=words,
+        workers={session: name for name, session in values.sessions.items()},
         jobs=[job_out(job) for job in found.jobs],
         found=found,
         total=_total(q, counts, found, query.cursor),

@@ -24,7 +24,7 @@ from winch.web.api.limits import (
 )
 from winch.web.draw.pieces import Tile
 from winch.web.pages.base import go, link, one, page
-from winch.web.pages.show import span
+from winch.web.pages.show import jobs, span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
@@ -92,7 +92,7 @@ def _sentence(rows: Sequence[dict[str, Any]], tripped: int) -> str:
             f"{', '.join(full[:2])}{f' and {len(full) - 2} more' if len(full) > 2 else ''} full"
         )
     if waiting:
-        parts.append(f"{waiting:,} jobs wait")
+        parts.append(f"{jobs(waiting)} {'waits' if waiting == 1 else 'wait'}")
     if tripped:
         parts.append(f"{tripped} {'breaker has' if tripped == 1 else 'breakers have'} tripped")
     return ", ".join(parts) or ("nothing waits" if rows else "")
@@ -174,7 +174,7 @@ def _tenant_sentence(found: Sequence[TenantOut]) -> str:
     first = waiting[0]
     assert first.oldest_ready_at is not None  # noqa: S101  # filtered above
     waits = span(datetime.now(UTC) - first.oldest_ready_at)
-    text = f"{first.tenant} waits longest: {waits}, with {first.ready:,} jobs ready"
+    text = f"{first.tenant} waits longest: {waits}, with {jobs(first.ready)} ready"
     if not first.running and not first.started:
         text += " and none running"
     return text

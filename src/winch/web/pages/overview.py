@@ -29,7 +29,6 @@ from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas.convert import group_out
 from winch.web.schemas.queues import GroupOut
 
-RECENT = 5  # minutes that the key figures are of
 MOST_QUEUES = 8
 
 
@@ -55,7 +54,7 @@ async def overview(call: WebCall) -> Response:
     if group == "worker":
         grouped = await site.series(window.span, window.end, window.count, by_worker=True)
     samples = await site.client.arun(figures.read_samples(driver, window))
-    recent = await site.series(MINUTE, now, RECENT)
+    recent = await site.series(MINUTE, now, figures.RECENT)
     day = await site.series(HOUR, now, 24)
     counts = await site.counts()
     queues, sessions = await site.queues(), await site.live_sessions()
@@ -99,7 +98,7 @@ async def overview(call: WebCall) -> Response:
             figures.ready_chart(samples, trimmed, shift),
             figures.slots_chart(samples, trimmed, shift),
         ],
-        groups=[_group(one, day) for one in groups[:5]],
+        groups=[_group(one, day) for one in _within(groups, window)[:5]],
         slowest=_slowest(series),
         start_worker=site.app.start_worker,
         is_empty=not total.ended and not sum(counts.values()),
@@ -128,15 +127,16 @@ def _tiles(
     lately = sum(group.count for group in groups if now - group.last_at < timedelta(hours=1))
     run, wait = percentile(total.run, 0.95), percentile(total.wait, 0.95)
     share, usual = _share(total), _share(over)
-    minutes = f"mean of {RECENT} minutes"
+    minutes = f"mean of {figures.RECENT} minutes"
+    pace = total.ended / figures.recent_minutes()
     return [
-        Tile("Processed", f"{total.ended / _minutes():,.0f}", "/min", minutes, id="processed"),
+        Tile("Processed", f"{pace:,.0f}", "/min", minutes, id="processed"),
         Tile("Failed attempts", "–" if share is None else f"{share:.1f}", "" if share is None else "%",
              minutes if share is None or usual is None else f"{usual:.1f} % over the range",
              "bad" if share is not None and share >= 10 else "",
              to("/jobs", q="state:retrying"), "failed"),
-        Tile("Wait p95", *_parts(span(wait)), note=f"last {RECENT} minutes", id="wait"),
-        Tile("Run p95", *_parts(span(run)), note=f"last {RECENT} minutes", id="run"),
+        Tile("Wait p95", *_parts(span(wait)), note=f"last {figures.RECENT} minutes", id="wait"),
+        Tile("Run p95", *_parts(span(run)), note=f"last {figures.RECENT} minutes", id="run"),
         Tile("Ready", _capped(ready), note="none waits" if waits is None else f"oldest {span(waits)}",
              look="bad" if waits is not None and waits > LATE else "",
              href=to("/jobs", q="state:ready"), id="ready"),
@@ -147,11 +147,6 @@ def _tiles(
              "kept until you act" if dead else "nothing is dead",
              look="bad" if lately else "", href=to("/dead"), id="dead"),
     ]  # fmt: skip
-
-
-def _minutes() -> float:
-    """How long the key figures are of: the last minute is not over."""
-    return RECENT - 1 + max(time.time() % 60, 5) / 60
 
 
 def _parts(text: str) -> tuple[str, str]:
@@ -203,13 +198,15 @@ def _queues(
         wait = percentile(rate.wait, 0.95)
         is_late = oldest is not None and oldest > late
         grows = len(depths) > 8 and depths[-1] > 2 * max(sum(depths[-9:-4]) / 5, 10)
-        drains, sign = _drains(queue, ready, rate.ended / _minutes(), grows=grows)
+        out = rate.ended / figures.recent_minutes()
+        drains = figures.drains_in(queue, out, rate.enqueued / figures.recent_minutes())
+        sign = {"paused": "paused", "no worker": "workers"}.get(drains, "")
         weight = 4.0 * (sign == "workers") + 3.0 * is_late + 2.0 * (drains == "growing")
         words = f"{ready:,} ready now, at most {max(depths, default=ready):,} in this range"
         rows.append(
             QueueRow(
                 queue=queue,
-                out=rate.ended / _minutes(),
+                out=out,
                 picture=spark_line(depths[-60:], words, "dead" if grows or is_late else "ready"),
                 wait=wait,
                 is_late=is_late,
@@ -223,20 +220,14 @@ def _queues(
     return rows[:MOST_QUEUES]
 
 
-def _drains(queue: QueueInfo, ready: int, per_minute: float, *, grows: bool) -> tuple[str, str]:
-    """When the backlog is gone at the present pace, and the icon of what stops it."""
-    if queue.paused_at is not None:
-        return "paused", "paused"
-    if not ready:
-        return "empty", ""
-    if not queue.sessions:
-        return "no worker", "workers"
-    if grows:
-        return "growing", ""
-    if not per_minute:
-        return "not moving", ""
-    seconds = 60 * ready / per_minute
-    return ("keeps up", "") if seconds < 10 else (f"~{span(seconds)}", "")
+def _within(groups: Sequence[DeadGroup], window: figures.Window) -> Sequence[DeadGroup]:
+    """The groups of a page that is zoomed to a time: those whose deaths reach into it."""
+    if window.name:
+        return groups
+    return [
+        one for one in groups
+        if one.first_at.timestamp() <= window.end and one.last_at.timestamp() >= window.start
+    ]  # fmt: skip
 
 
 def _group(group: DeadGroup, day: Series) -> tuple[GroupOut, Markup]:

@@ -33,7 +33,7 @@ from winch.web.draw.sparks import line
 from winch.web.pages import figures
 from winch.web.pages.base import go, link, one, page, part
 from winch.web.pages.health import reasons_of
-from winch.web.pages.show import number, sentence, span
+from winch.web.pages.show import jobs, number, sentence, span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
@@ -41,7 +41,6 @@ from winch.web.schemas.convert import job_out
 
 MINUTES = 60
 HOUR_RANGE = "1h"
-RECENT = 5
 # A queue whose oldest job has waited for longer is late, unless it has an objective of its own.
 LATE = timedelta(minutes=1)
 SETTINGS = (
@@ -89,9 +88,9 @@ async def list_page(call: WebCall) -> Response:
 def _row(
     queue: QueueInfo, merged: Sequence[TaskRate], settings: QueueSettings, now: datetime
 ) -> dict[str, Any]:
-    recent = merged[-RECENT:]
-    per_minute = sum(rate.ended for rate in recent) / RECENT
-    stored = sum(rate.enqueued for rate in recent) / RECENT
+    recent = merged[-figures.RECENT :]
+    per_minute = sum(rate.ended for rate in recent) / figures.recent_minutes()
+    stored = sum(rate.enqueued for rate in recent) / figures.recent_minutes()
     ready = queue.counts.get(JobState.READY, 0)
     waits = None if queue.oldest_ready_at is None else now - queue.oldest_ready_at
     # Jobs that have started lately waited so long; the oldest that has not may wait longer.
@@ -113,7 +112,7 @@ def _row(
             [float(rate.ended) for rate in merged],
             f"{sum(rate.ended for rate in merged):,} attempts ended in an hour",
         ),
-        "drain": _drain(queue, per_minute, stored),
+        "drain": figures.drains_in(queue, per_minute, stored),
         "look": look,
         "word": word,
         "weight": weight,
@@ -140,7 +139,7 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return ""
     about = "about " if any(JobState.READY in row["queue"].inexact for row in rows) else ""
-    parts = [f"{about}{sum(row['ready'] for row in rows):,} jobs ready"]
+    parts = [f"{about}{jobs(sum(row['ready'] for row in rows))} ready"]
     for word, text in (
         ("no worker", "without a worker"),
         ("late", "late"),
@@ -158,21 +157,6 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
 
 def _of(wanted: str) -> Callable[[str, str], bool]:
     return lambda queue, _: queue == wanted
-
-
-def _drain(queue: QueueInfo, per_minute: float, stored: float = 0.0) -> str:
-    """How long the backlog takes at the present pace."""
-    ready = queue.counts.get(JobState.READY, 0)
-    if not ready:
-        return "–"
-    if queue.paused_at is not None:
-        return "paused"
-    if not per_minute:
-        return "not moving"
-    left = per_minute - stored
-    if left <= 0:
-        return "growing" if stored > per_minute * 1.05 else "keeps up"
-    return f"~{span(round(60 * ready / left))}"
 
 
 async def detail_page(call: WebCall) -> Response:
@@ -291,7 +275,7 @@ def _tiles(queue: QueueInfo, row: dict[str, Any], sessions: Sequence[Any]) -> li
         Tile("Running", f"{queue.counts.get(JobState.RUNNING, 0):,}", note="in all workers"),
         Tile("In", number(round(row["stored"])), "/min", "enqueued"),
         Tile("Out", number(round(row["per_minute"])), "/min", "attempts ended"),
-        Tile("Drains in", row["drain"], note="at this pace"),
+        Tile("Drains in", row["drain"], note="at this pace" if row["drain"].startswith("~") else ""),
         Tile("Workers", f"{len(sessions):,}", note=used, look="" if sessions else "bad"),
     ]  # fmt: skip
 
@@ -346,14 +330,14 @@ async def purge(call: WebCall) -> Response:
         return await ask(
             call,
             title=f"Purge {name}?",
-            text=f"{count:,} jobs wait in this queue. They are deleted with their arguments and logs; "
-            "this cannot be undone. The audit keeps a line.",
+            text=f"{jobs(count)} {'waits' if count == 1 else 'wait'} in this queue. What is deleted is "
+            "gone with its arguments and logs; this cannot be undone. The audit keeps a line.",
             points=[
                 ("deleted", "plain jobs"),
                 ("cancelled", "jobs that a flow, a batch or another job waits for"),
                 ("left alone", "running jobs, and jobs that come in meanwhile"),
             ],
-            verb=f"Purge {count:,} jobs",
+            verb=f"Purge {jobs(count)}",
             back=link(call.request, f"/queues/{part(name)}"),
             count=count,
             name=name,
@@ -375,14 +359,14 @@ async def move(call: WebCall) -> Response:
     }
     if not is_sure(call):
         found = await move_jobs(call, name, to, **which, dry_run=True)
-        kind = "jobs" if task is None else f"jobs of {task}"
+        kind = jobs(found.matched) + ("" if task is None else f" of {task}")
         return await ask(
             call,
-            title=f"Move {found.matched:,} {kind} to {to}?",
+            title=f"Move {kind} to {to}?",
             text="They keep their state, their times and their place by age, and run where "
             f"{to} is served.",
             points=[("left alone", "running jobs, and jobs that come into the queue meanwhile")],
-            verb=f"Move {found.matched:,} jobs",
+            verb=f"Move {jobs(found.matched)}",
             back=link(call.request, f"/queues/{part(name)}"),
         )
     await move_jobs(call, name, to, **which, dry_run=False)

@@ -18,7 +18,7 @@ from winch.web.api import schedules as api
 from winch.web.draw.sparks import week
 from winch.web.pages.base import go, link, one, page, part
 from winch.web.pages.queues import shown_value
-from winch.web.pages.show import clock, stamp, zone
+from winch.web.pages.show import clock, jobs, stamp, zone
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
 from winch.web.routes import WebCall, WebRoute
@@ -98,9 +98,9 @@ def _week(found: list[Schedule]) -> tuple[datetime, list[list[int]]]:
 def _busiest(starts: datetime, counts: list[list[int]]) -> str:
     number, day, hour = max((n, -d, -h) for d, row in enumerate(counts) for h, n in enumerate(row))
     if not number:
-        return "no window is due"
+        return "none is due"
     at = starts + timedelta(days=-day)
-    return f"the busiest hour is {clock(at, '%A')} {-hour:02}:00, with {number:,} windows"
+    return f"the busiest hour is {clock(at, '%A')} {-hour:02}:00, with {jobs(number)}"
 
 
 def _sentence(found: list[Schedule]) -> str:

@@ -84,8 +84,13 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     if isinstance(value, float) and value != int(value):
-        return f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
+        return (f"{value:,.1f}" if value >= 10 else f"{value:,.2f}").rstrip("0").rstrip(".")
     return f"{int(value):,}"
+
+
+def jobs(count: int) -> str:
+    """A number of jobs in words: `1 job`, `2,400 jobs`."""
+    return f"{count:,} job" if count == 1 else f"{count:,} jobs"
 
 
 def capped(value: int, cap: int) -> str:

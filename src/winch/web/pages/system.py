@@ -60,23 +60,26 @@ class PreferencesQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rule(NamedTuple):
-    """A rule of alerts in words; `firing` is None for a caller who may not read all."""
+    """A rule of alerts in words, `before` and `after` its limit; `firing` is None for a caller who may
+    not read all."""
 
     name: str
-    words: str
+    before: str
     limit: str
+    after: str
     firing: list[str] | None
 
 
+# The name of each rule, and when it fires; {} is its limit.
 RULES = {
-    "depth": ("Depth", "a queue has more ready jobs than"),
-    "oldest": ("Latency", "the oldest ready job of a queue waits for more than"),
-    "failures": ("Failures", "of the attempts of a task in five minutes, there fail at least"),
-    "dead": ("Deaths", "of one task there die in five minutes at least"),
-    "workers": ("Workers", "a queue with ready jobs has had no worker for"),
-    "schedules": ("Schedules", "a schedule is late by more than"),
-    "dead_letters": ("Dead letters", "dead jobs of one task that are kept reach"),
-    "snapshot": ("Transactions", "a transaction of PostgreSQL is older than"),
+    "depth": ("Depth", "A queue has more than {} ready jobs"),
+    "oldest": ("Latency", "The oldest ready job of a queue waits longer than {}"),
+    "failures": ("Failures", "At least {} of a task's attempts fail within five minutes"),
+    "dead": ("Deaths", "At least {} jobs of a task die within five minutes"),
+    "workers": ("Workers", "A queue with ready jobs has no worker for {}"),
+    "schedules": ("Schedules", "A schedule is late by more than {}"),
+    "dead_letters": ("Dead letters", "A task has {} dead jobs or more"),
+    "snapshot": ("Transactions", "A transaction of PostgreSQL is older than {}"),
 }
 
 
@@ -137,14 +140,17 @@ async def _rules(call: WebCall) -> list[Rule]:
     found = []
     for rule, (name, words) in RULES.items():
         value = rules[rule]
-        limit = "" if value is None else f"{value:.0%}" if rule == "failures" else _limit(value)
+        limit = (
+            "" if value is None else _limit(value * 100) + " %" if rule == "failures" else _limit(value)
+        )
         firing = [one_.alert.text for one_ in kept if one_.alert.rule == rule]
-        found.append(Rule(name, words, limit, None if call.access.is_narrow else firing[:3]))
+        before, _, after = words.partition("{}")
+        found.append(Rule(name, before, limit, after, None if call.access.is_narrow else firing[:3]))
     return found
 
 
-def _limit(value: int | timedelta) -> str:
-    return show.span(value) if isinstance(value, timedelta) else f"{value:,}"
+def _limit(value: float | timedelta) -> str:
+    return show.span(value) if isinstance(value, timedelta) else f"{value:,.0f}"
 
 
 async def _endpoints(call: WebCall) -> list[EndpointOut] | None:

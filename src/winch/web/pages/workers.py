@@ -199,7 +199,7 @@ def _tiles(
                  "warn" if usage[slowest].lag > 0.1 else ""),
         ]  # fmt: skip
     tiles.append(
-        Tile("Releases", f"{len(releases)}", "", ", ".join(releases[:3]) or "–",
+        Tile("Releases", f"{len(releases)}", "", ", ".join(releases[:3]) or "no worker names one",
              "warn" if len(releases) > 1 else "")
     )  # fmt: skip
     return tiles

@@ -26,7 +26,7 @@
   };
   const pale = (color, share) => color.startsWith("rgb") ? color.replace(/^rgba?\(([\d.]+), ([\d.]+), ([\d.]+).*$/, "rgba($1,$2,$3," + share + ")") : color;
 
-  const number = (v) => (v >= 10 || v === Math.round(v) ? Math.round(v).toLocaleString("en") : v.toFixed(2));
+  const number = (v) => (v >= 10 || v === Math.round(v) ? Math.round(v).toLocaleString("en") : String(+v.toFixed(2)));
   const length = (s) => {
     if (s === 0) return "0";
     if (s < 1) return Math.round(s * 1000) + " ms";
