@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -50,22 +51,35 @@ class Pair:
     def claim(self, driver: Driver, limit: int = 1) -> list[str]:
         return [claim.id for claim in self.claims(driver, limit)]
 
-    def claims(self, driver: Driver, limit: int = 1) -> list:  # type: ignore[type-arg]  # of Claim
-        session = "01a1f06a-0023-4750-94b3-39f6a64c8e3b"
+    @contextmanager
+    def app_of(self, driver: Driver) -> Iterator[App]:
+        """An app that knows this store alone."""
+        app = App(driver.describe())
+        yield app
+        app.close()
+
+    def claims(  # type: ignore[type-arg]  # of Claim
+        self,
+        driver: Driver,
+        limit: int = 1,
+        *,
+        queue: str = "default",
+        session: str = "01a1f06a-0023-4750-94b3-39f6a64c8e3b",
+    ) -> list:
         new = NewSession(
             id=session,
             worker="w",
             host="h",
             pid=1,
             release="9.0.0",
-            queues=("default",),
+            queues=(queue,),
             tasks=("plain", "limited"),
             slots=9,
             lease=mover_module.LEASE * 100,
         )
         driver.run(driver.start_session(new))
         token = self.app.client.ids.draw()
-        params = ClaimParams(session=session, token=token, queues=("default",), limit=limit)
+        params = ClaimParams(session=session, token=token, queues=(queue,), limit=limit)
         return driver.run(driver.claim(params))
 
     def complete(self, driver: Driver, claims: list) -> None:  # type: ignore[type-arg]  # of Claim

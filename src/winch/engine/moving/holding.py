@@ -5,7 +5,7 @@ The store that jobs go to holds each of them until the other one is done with it
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from winch.core.errors import ConfigError
@@ -70,29 +70,35 @@ def _holder(job: JobRecord) -> JobRecord:
 # -- limits -----------------------------------------------------------------------------------------
 
 
-def shut_limits(carrier: Carrier) -> set[str]:
-    """A limit under which jobs stay in the source for now lets none run in the target; their names."""
+def limits_to_shut(carrier: Carrier) -> dict[str, GateSpec | None]:
+    """The limits of jobs that stay in the source for now, with what people have set in the target."""
     used = _limits_of(carrier.staying())
-    if used:
-        carrier.target.run(carrier.target.set_limits(dict.fromkeys(used, SHUT), by=BY))
-    return used
+    set_there = live_limits(carrier.target) if used else {}
+    return {name: set_there.get(name) for name in sorted(used)}
 
 
-def open_limits(carrier: Carrier, shut: tuple[str, ...]) -> tuple[str, ...]:
+def shut_limits(driver: Driver, names: Iterable[str]) -> None:
+    """Let no job run under these limits."""
+    if shut := dict.fromkeys(names, SHUT):
+        driver.run(driver.set_limits(shut, by=BY))
+
+
+def open_limits(carrier: Carrier, shut: Mapping[str, GateSpec | None]) -> Mapping[str, GateSpec | None]:
     """Open those under which no job is left in the source; returns the others."""
     if not shut:
-        return ()
+        return shut
     used = _limits_of(carrier.jobs(LIVE))
-    restore_limits(carrier.source, carrier.target, [name for name in shut if name not in used])
-    return tuple(name for name in shut if name in used)
+    restore_limits(carrier.target, {name: spec for name, spec in shut.items() if name not in used})
+    return {name: spec for name, spec in shut.items() if name in used}
 
 
-def restore_limits(source: Driver, target: Driver, names: list[str]) -> None:
-    """Give limits the numbers that a person has set in the source, or those of the code."""
-    if not names:
+def restore_limits(driver: Driver, before: Mapping[str, GateSpec | None]) -> None:
+    """Give limits that are shut the numbers that people had set, or those of the code."""
+    if not before:
         return
-    set_there = live_limits(source)
-    target.run(target.set_limits({name: set_there.get(name) for name in names}, by=BY))
+    shut = {limit.name for limit in driver.run(driver.limits()) if limit.spec == SHUT}
+    if opened := {name: spec for name, spec in before.items() if name in shut}:
+        driver.run(driver.set_limits(opened, by=BY))
 
 
 def live_limits(driver: Driver) -> dict[str, GateSpec]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -96,8 +96,12 @@ class Mover:
 
     def _forget_route(self, driver: Driver, epoch: int) -> None:
         """A producer that finds no route gives the number of the last one."""
-        driver.run(driver.kv_put([KvRecord(book=BOOK, key=EPOCH, body=str(epoch))]))
+        self._keep_epoch(driver, epoch)
         driver.run(driver.kv_delete(BOOK, [ROUTE]))
+
+    def _keep_epoch(self, driver: Driver, epoch: int) -> None:
+        """A store that has no route, and whose fence is raised: what its own producers have to give."""
+        driver.run(driver.kv_put([KvRecord(book=BOOK, key=EPOCH, body=str(epoch))]))
 
     def _target_id(self) -> str:
         record = KvRecord(book=BOOK, key=STORE, body=secrets.token_hex(8))
@@ -167,7 +171,7 @@ class Mover:
                 case MoveStep.HELD:
                     route = self._change(route, route.changed(step=MoveStep.ANNOUNCED))
                 case MoveStep.BACK_HELD:
-                    route = self.turn_back(self._change(route, route.changed(step=MoveStep.FREE)))
+                    route = self.turn_back(self._change(route, route.changed(step=MoveStep.OPEN)))
                 case MoveStep.OPEN:
                     route = self._carry_ordered(route, MoveStep.FREE)
                 case MoveStep.BACK_OPEN:
@@ -179,18 +183,23 @@ class Mover:
         """Lead new jobs to the source again; what was announced only is taken back at once."""
         self._hold_lock()
         if route.step in (MoveStep.ANNOUNCED, MoveStep.HELD):
+            self._resume(self.source, route)
             self._resume(self.target, route)
             holding.forget_schedules(self.target)
             self._forget_route(self.source, route.epoch)
             self._tell("back: nothing had moved")
             return route
+        if route.step is MoveStep.FREE:
+            # Whoever continues forwards from here puts everything back that holds keys and limits.
+            route = self._change(route, route.changed(step=MoveStep.OPEN))
         carrier = self.carrier(route, is_back=False)
         carrier.settle()
         self._pause(self.target, route)
         if held := [job.id for job in carrier.holders()]:
             self.target.run(self.target.delete(held, by=BY))
-        holding.restore_limits(self.source, self.target, list(route.limits))
-        route = self._change(route, route.changed(limits=()))
+        holding.restore_limits(self.target, route.limits)
+        route = self._change(route, route.changed(limits={}))
+        self._keep_epoch(self.target, route.epoch + TRIES)
         return self._open(route, MoveStep.BACK_HELD, MoveStep.BACK_OPEN)
 
     def _open(self, route: Route, held: MoveStep, opened: MoveStep) -> Route:
@@ -198,8 +207,7 @@ class Mover:
         carrier = self.carrier(route, is_back=opened.is_back)
         route = self._note_pauses(route)
         names = {*self._queues(carrier.source, route), *self._queues(carrier.target, route)}
-        for name in sorted(names):  # it runs nothing until all that comes first has come
-            self._pause_one(carrier.target, name)
+        self._pause_these(carrier.target, names)  # it runs nothing until all that comes first has come
         holding.announce_schedules(carrier)
         time.sleep(IDLE_LAG)
         self._pause(carrier.source, route)
@@ -250,8 +258,9 @@ class Mover:
         carrier.settle()
         holding.copy_settings(carrier)
         holding.hold_keys(carrier)
-        shut = holding.shut_limits(carrier)
-        route = self._change(route, route.changed(limits=tuple(sorted({*route.limits, *shut}))))
+        shut = {**holding.limits_to_shut(carrier), **route.limits}
+        route = self._change(route, route.changed(limits=shut))
+        holding.shut_limits(carrier.target, shut)
         count = carrier.carry(is_ordered)
         self._tell(f"carried {count} jobs with an order, a key, a limit or a tenant")
         self._tell(f"carried {carrier.carry_families(lambda: None)} jobs that wait for each other")
@@ -281,11 +290,13 @@ class Mover:
         return self._change(route, route.changed(paused={**route.paused, **were}))
 
     def _pause(self, driver: Driver, route: Route) -> None:
-        for name in self._queues(driver, route):
-            self._pause_one(driver, name)
+        self._pause_these(driver, self._queues(driver, route))
 
-    def _pause_one(self, driver: Driver, name: str) -> None:
-        driver.run(driver.pause(name, by=BY, reason=f"{BY}: its jobs are on their way"))
+    def _pause_these(self, driver: Driver, names: Iterable[str]) -> None:
+        """Those that a person has paused stay as they are."""
+        paused = {info.name for info in driver.run(driver.queues()) if info.paused_at is not None}
+        for name in sorted(set(names) - paused):
+            driver.run(driver.pause(name, by=BY, reason=f"{BY}: its jobs are on their way"))
 
     def _resume(self, driver: Driver, route: Route, *, unless: frozenset[str] = frozenset()) -> None:
         for info in driver.run(driver.queues()):

@@ -13,14 +13,28 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from winch.core.errors import ConfigError, StorageError
-from winch.core.flow import FLOW_HEADER, tag_of
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Sleep
-from winch.engine.moving.plans import On, Plan, RoutedVerb, answers_there, parcels_now, plain_of, sent_to
+from winch.engine.moving.families import FLOW_BOOKS
+from winch.engine.moving.plans import (
+    On,
+    Plan,
+    RoutedVerb,
+    answers_there,
+    begun_in,
+    flows_of,
+    is_bound,
+    is_led,
+    parcels_now,
+    plain_of,
+    sent_to,
+    stored_in,
+)
 from winch.engine.moving.route import IDLE_LAG, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
 from winch.storage.decide.unique import Holder
-from winch.storage.decide.waits import ALL, AWAITED_HEADER, Sent
+from winch.storage.decide.waits import Sent
+from winch.storage.kv_records import KvRecord
 from winch.storage.params import (
     Acted,
     ClaimRef,
@@ -37,6 +51,7 @@ from winch.storage.protocol import Driver
 from winch.storage.verbs import Sending, Unhurried, Verb
 
 T = TypeVar("T")
+A = TypeVar("A")
 log: logging.Logger = logging.getLogger("winch")
 # How long a caller waits before it looks again for a job that is on its way, or at a held route.
 PAUSE = 0.01
@@ -186,7 +201,7 @@ class RoutedDriver:
             if self._hold is None or self._hold[0] != route.nonce:
                 self._hold = route.nonce, self._monotonic()
             if self._monotonic() - self._hold[1] > LONGEST_HOLD:
-                back = MoveStep.FREE if route.step.is_back else MoveStep.ANNOUNCED
+                back = MoveStep.OPEN if route.step.is_back else MoveStep.ANNOUNCED
                 yield from sent_to(self.source, swap(self.source, route, route.changed(step=back)))
             yield Sleep(PAUSE)
             self._read_at = float("-inf")
@@ -218,6 +233,7 @@ class RoutedDriver:
         is_fenced = is_repeat or any(map(is_bound, jobs))
         stored: dict[str, Enqueued] = {}
         left = list(jobs)
+        refused: int | None = None
         while left:
             route = yield from self._settled() if is_fenced else self._current()
             here: list[NewJob] = []
@@ -225,8 +241,8 @@ class RoutedDriver:
             to = other = self.source
             if route is not None and (route.step.to_target or route.step.is_back):
                 to, other = self._both(route)
-                here = [job for job in left if _is_led(job, route)]
-                begun = yield from _begun_in(other, flows_of(here))
+                here = [job for job in left if is_led(job, route)]
+                begun = yield from begun_in(other, flows_of(here))
                 there = [job for job in here if flows_of([job]) & begun]
                 here = [job for job in here if not flows_of([job]) & begun]
                 decided = yield from self._decided(here, other, route, is_repeat=is_repeat)
@@ -236,6 +252,8 @@ class RoutedDriver:
                 stored |= decided
             ids = {job.id for job in (*here, *there)}
             epoch = self._epoch_of(route) if is_fenced else None
+            if refused is not None and epoch == refused:
+                yield Sleep(PAUSE)
             for store, some in (
                 (to, [job for job in here if job.id not in stored]),
                 (other, there),
@@ -244,10 +262,10 @@ class RoutedDriver:
                 if not some:
                     continue
                 fence = None if some is there else epoch  # a flow that has begun stays together
-                answers = yield from _stored(store, some, fence, is_repeat=is_repeat, now=now)
+                answers = yield from stored_in(store, some, fence, is_repeat=is_repeat, now=now)
                 if answers is None:
                     # In a cluster some of them may be stored, so the next call repeats them.
-                    self._read_at, is_repeat = float("-inf"), True
+                    self._read_at, is_repeat, refused = float("-inf"), True, epoch
                 elif len(some) == len(jobs):
                     return answers
                 else:
@@ -304,14 +322,14 @@ class RoutedDriver:
         def plan() -> Plan[list[Enqueued] | None]:
             route = yield from self._settled()
             to = self.source
-            if route is not None and all(_is_led(job, route) for job in jobs):
+            if route is not None and all(is_led(job, route) for job in jobs):
                 to, other = self._both(route)
                 # A flow that has begun goes on where it is, and so do the callbacks of its batch.
                 awaiting = {waiting for waiting, _ in waits} - {job.id for job in jobs}
                 there: list[Ending | None] = []
                 if awaiting:
                     there = yield On(other, other.results([*awaiting]))
-                if any(there) or (yield from _begun_in(other, flows_of(jobs))):
+                if any(there) or (yield from begun_in(other, flows_of(jobs))):
                     to = other
             verb = to.enqueue_after(jobs, waits, is_repeat=is_repeat, now=now)
             answers: list[Enqueued] | None = yield On(to, verb)
@@ -339,56 +357,85 @@ class RoutedDriver:
 
         return self._routed(plain, plan)
 
+    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
+        plain = self.source.kv_put(records, now=now)
+        ours = [record for record in records if record.book in FLOW_BOOKS]
+        if not ours or self._is_idle:
+            return plain
+
+        def plan() -> Plan[None]:
+            """What is kept about a flow is in both stores: its members are in either one."""
+            yield On(self.source, plain)
+            route = yield from self._current()
+            if route is not None and route.step.may_be_elsewhere:
+                yield On(self.target, self.target.kv_put(ours, now=now))
+
+        return self._routed(plain, plan)
+
     # -- jobs by id --------------------------------------------------------------------------------
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
-        return self._found(self.source.get(ids), ids, lambda store, some: store.get(some))
+        return self._by_id(self.source.get(ids), ids, lambda s, some: s.get(some), _is_some)
 
     def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
-        return self._found(self.source.results(ids), ids, lambda store, some: store.results(some))
+        return self._by_id(self.source.results(ids), ids, lambda s, some: s.results(some), _is_some)
 
     def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
         plain = self.source.explain(job_id, now=now)
 
         def plan() -> Plan[Facts | None]:
             found: Facts | None = yield On(self.source, plain)
-            if found is None and (yield from self._current()) is not None:
-                found = yield On(self.target, self.target.explain(job_id, now=now))
+
+            def look(store: Driver) -> Plan[bool]:
+                nonlocal found
+                found = yield On(store, store.explain(job_id, now=now))
+                return found is not None
+
+            if found is None:
+                yield from self._sought(look, lambda job: job.id == job_id)
             return found
 
         return self._routed(plain, plan)
 
-    def _found(
+    def _sought(
+        self, look: Callable[[Driver], Plan[bool]], is_sought: Callable[[JobRecord], bool]
+    ) -> Plan[None]:
+        """Look in both stores in the order in which jobs pass them, until `look` answers True or nothing
+        of what is sought is on its way between them."""
+        for _ in range(LOOKS):
+            if (route := (yield from self._current())) is None:
+                return
+            to, other = self._both(route)
+            if (yield from look(other)):
+                return
+            parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
+            if (yield from look(to)) or not any(map(is_sought, parcel.jobs)):
+                return
+            yield Sleep(PAUSE)
+
+    def _by_id(
         self,
-        plain: Verb[list[T | None]],
+        plain: Verb[list[A]],
         ids: Sequence[str],
-        read: Callable[[Driver, Sequence[str]], Verb[list[T | None]]],
-    ) -> Verb[list[T | None]]:
-        def plan() -> Plan[list[T | None]]:
-            found: list[T | None] = yield On(self.source, plain)
-            route = None
-            if any(one is None for one in found):
-                route = yield from self._current()
-            if route is None:
-                return found
-            for _ in range(LOOKS):
-                left = [place for place, one in enumerate(found) if one is None]
-                if not left:
-                    break
-                # Both ways: a move may have gone back.
-                to, other = self._both(route)
-                parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
-                for store in (to, other):
-                    some = [ids[place] for place in left]
-                    more: list[T | None] = yield On(store, read(store, some))
-                    for place, one in zip(left, more, strict=True):
-                        found[place] = one
-                    left = [place for place, one in enumerate(found) if one is None]
-                    if not left:
-                        return found
-                if not {ids[place] for place in left} & {job.id for job in parcel.jobs}:
-                    break
-                yield Sleep(PAUSE)
+        read: Callable[[Driver, Sequence[str]], Verb[list[A]]],
+        is_there: Callable[[A], bool],
+    ) -> Verb[list[A]]:
+        """The answers about jobs, each from the store that has it."""
+
+        def plan() -> Plan[list[A]]:
+            found: list[A] = yield On(self.source, plain)
+
+            left = [place for place, one in enumerate(found) if not is_there(one)]
+
+            def look(store: Driver) -> Plan[bool]:
+                more: list[A] = yield On(store, read(store, [ids[place] for place in left]))
+                for place, one in zip(left, more, strict=True):
+                    found[place] = one
+                left[:] = [place for place in left if not is_there(found[place])]
+                return not left
+
+            if left:
+                yield from self._sought(look, lambda job: job.id in {ids[place] for place in left})
             return found
 
         return self._routed(plain, plan)
@@ -411,72 +458,36 @@ class RoutedDriver:
     def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         return self._acted(ids, lambda s, some: s.delete(some, by=by, now=now))
 
+    def move(
+        self, ids: Sequence[str], queue: str, *, by: str, now: datetime | None = None
+    ) -> Verb[list[Acted]]:
+        return self._acted(ids, lambda s, some: s.move(some, queue, by=by, now=now))
+
     def _acted(
         self, ids: Sequence[str], act: Callable[[Driver, Sequence[str]], Verb[list[Acted]]]
     ) -> Verb[list[Acted]]:
-        plain = act(self.source, ids)
+        return self._by_id(act(self.source, ids), ids, act, lambda one: one.state is not None)
 
-        def plan() -> Plan[list[Acted]]:
-            acted: list[Acted] = yield On(self.source, plain)
-            left = [place for place, one in enumerate(acted) if one.state is None]
-            route = (yield from self._current()) if left else None
-            for _ in range(LOOKS):
-                if not left or route is None:
-                    break
-                other = self._both(route)[1]
-                parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
-                some = [ids[place] for place in left]
-                more: list[Acted] = yield On(self.target, act(self.target, some))
-                for place, one in zip(left, more, strict=True):
-                    acted[place] = one
-                left = [place for place in left if acted[place].state is None]
-                if not {ids[place] for place in left} & {job.id for job in parcel.jobs}:
-                    break
-                yield Sleep(PAUSE)
-            return acted
+    def release_key(self, key: str, *, by: str, now: datetime | None = None) -> Verb[str | None]:
+        plain = self.source.release_key(key, by=by, now=now)
+
+        def plan() -> Plan[str | None]:
+            holder: str | None = yield On(self.source, plain)
+
+            def look(store: Driver) -> Plan[bool]:
+                nonlocal holder
+                holder = yield On(store, store.release_key(key, by=by, now=now))
+                return holder is not None
+
+            if holder is None:
+                yield from self._sought(look, lambda job: job.unique_key == key)
+            return holder
 
         return self._routed(plain, plan)
 
 
-def is_bound(job: NewJob) -> bool:
-    """Whether it matters to which store the job goes: it has a key, a place in an order, or a given id,
-    which one store must decide on."""
-    return job.unique_key is not None or job.fifo is not None or job.is_given_id
-
-
-def flows_of(jobs: Sequence[NewJob]) -> set[str]:
-    """The flows that these jobs are members or callbacks of."""
-    return {job.headers[FLOW_HEADER] for job in jobs if job.headers and FLOW_HEADER in job.headers}
-
-
-def _is_led(job: NewJob, route: Route) -> bool:
-    """Whether the job goes where the route leads. A child goes where its parent runs: workers of this
-    process claim from the source alone."""
-    is_child = bool(job.headers) and not job.headers.get(AWAITED_HEADER, ALL).startswith(ALL)
-    return not is_child and route.scope.covers(job.queue, job.tenant)
-
-
-def _begun_in(store: Driver, flows: set[str]) -> Plan[set[str]]:
-    """Those of the flows that have jobs in this store."""
-    found = set()
-    for flow in sorted(flows):
-        for tag in (tag_of(flow), f"{tag_of(flow)}:callback"):
-            page: Page = yield On(store, store.list_jobs(JobFilter(tag=tag, limit=1)))
-            if page.jobs:
-                found.add(flow)
-    return found
-
-
-def _stored(
-    store: Driver, jobs: Sequence[NewJob], epoch: int | None, *, is_repeat: bool, now: datetime | None
-) -> Plan[list[Enqueued] | None]:
-    """The answers of this store; None: it refuses jobs of so old a route."""
-    answers: list[Enqueued] | None
-    if epoch is None:
-        answers = yield On(store, store.enqueue(jobs, is_repeat=is_repeat, now=now))
-    else:
-        answers = yield On(store, store.enqueue_fenced(jobs, epoch, is_repeat=is_repeat, now=now))
-    return answers
+def _is_some(one: object) -> bool:
+    return one is not None
 
 
 def routed(connected: Callable[[str], Driver], url: str, move_to: str | None) -> Driver:

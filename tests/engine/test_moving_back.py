@@ -1,0 +1,220 @@
+"""Ways back of a move: taken back before it is open, cut short, and what they leave in both stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.engine.test_moving import MAIL, Pair, pair
+from winch import chain
+from winch.core.errors import ConfigError
+from winch.core.lifecycle import JobState
+from winch.engine.moving import mover as mover_module
+from winch.engine.moving.carrying import Carrier
+from winch.engine.moving.mover import TRIES, Mover
+from winch.engine.moving.route import MoveStep
+from winch.storage.params import NewJob
+from winch.storage.protocol import Driver
+
+__all__ = ["pair"]  # the fixture
+KEYED = NewJob(id="5e2cf14a-0000-4000-8000-39f6a64c8e3c", task="plain", args="{}", unique_key="k")
+
+
+def paused(driver: Driver) -> dict[str, str | None]:
+    return {q.name: q.pause_reason for q in driver.run(driver.queues()) if q.paused_at is not None}
+
+
+def step(pair: Pair) -> MoveStep:
+    route = pair.mover.route()
+    assert route is not None
+    return route.step
+
+
+def back(pair: Pair) -> None:
+    route = pair.mover.route()
+    assert route is not None
+    pair.mover.end_back(pair.mover.drain(pair.mover.advance(pair.mover.turn_back(route))))
+
+
+def test_a_move_that_could_not_be_opened_leaves_no_queue_paused(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.plain.enqueue(1)
+    pair.app.queues.pause("held", reason="inventory")
+    route = pair.mover.begin()
+    monkeypatch.setattr(mover_module, "TRIES", 1)
+    monkeypatch.setattr(Mover, "_fenced", lambda mover, driver, epoch: False)
+    with pytest.raises(ConfigError, match="could not be held"):
+        pair.mover.advance(route)
+    route = pair.mover.route() or route
+    assert route.step is MoveStep.ANNOUNCED
+    pair.mover.turn_back(route)
+    assert pair.mover.route() is None
+    assert paused(pair.source) == {"held": "inventory"}
+    assert len(pair.claim(pair.source)) == 1, "its workers go on"
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_way_back_that_was_cut_short_can_be_resumed_forwards(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    """Keys and limits of jobs that still run in the source hold in the target all the time."""
+    member = pair.plain.using(fifo="acct:7")
+    first, second = member.enqueue(1), member.enqueue(2)
+    limited = pair.limited.enqueue(3)
+    claims = pair.claims(pair.source, 9)
+    assert {claim.id for claim in claims} == {first.id, limited.id}
+    if is_open:
+        with monkeypatch.context() as patch:
+            patch.setattr(Mover, "_carry_ordered", _dies)
+            with pytest.raises(KeyboardInterrupt):
+                pair.opened()
+        assert step(pair) is MoveStep.OPEN
+    else:
+        pair.mover.sweep(pair.opened())
+    waiting = pair.limited.enqueue(4)
+    route = pair.mover.route()
+    assert route is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(Mover, "_fenced", _dies)
+        with pytest.raises(KeyboardInterrupt):
+            pair.mover.turn_back(route)
+    assert step(pair) is MoveStep.BACK_HELD
+    while step(pair) is MoveStep.BACK_HELD:  # a producer that waits takes the hold back
+        pair.plain.using(unique="k").enqueue(5)
+    route = pair.mover.route()
+    assert route is not None
+    pair.mover.sweep(pair.mover.advance(route))
+    there = {claim.id for claim in pair.claims(pair.target, 9)}
+    assert not there & {second.id, waiting.id}
+    pair.complete(pair.source, claims)
+    route = pair.mover.route()
+    assert route is not None
+    pair.mover.drain(route)
+    there = {claim.id for claim in pair.claims(pair.target, 9)}
+    assert there >= {second.id, waiting.id}
+
+
+def _dies(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_store_that_a_move_went_back_from_takes_fenced_jobs(pair: Pair) -> None:
+    pair.plain.enqueue(1)
+    pair.mover.drain(pair.opened())
+    back(pair)
+    epoch = pair.mover._records(pair.target).epoch
+    assert pair.target.run(pair.target.enqueue_fenced([KEYED], epoch)) is not None
+    assert pair.target.run(pair.target.enqueue_fenced([KEYED], 0)) is None, "of the time before"
+    assert epoch <= 3 * TRIES
+    pair.target.run(pair.target.delete([KEYED.id], by="test"))
+    assert pair.opened().epoch > epoch
+
+
+def test_a_limit_that_a_person_has_set_outlives_a_way_back(pair: Pair) -> None:
+    """A scope of queues does not copy it: the store itself has it again."""
+    pair.app.limits.set("limit:limited", 2)
+    limited = pair.limited.using(queue="mail")
+    limited.enqueue(1)
+    route = pair.mover.drain(pair.opened(MAIL))
+    session = "01a1f06a-0023-4750-94b3-39f6a64c8e3c"
+    claims = pair.claims(pair.target, 1, queue="mail", session=session)
+    assert len(claims) == 1
+    route, _ = pair.mover.sweep(pair.mover.advance(pair.mover.turn_back(route)))
+    assert route.limits, "held while a job of the target is under it"
+    pair.complete(pair.target, claims)
+    pair.mover.end_back(pair.mover.drain(route))
+    [limit] = [one for one in pair.app.limits.list() if one.name == "limit:limited"]
+    assert limit.is_live
+    assert limit.spec is not None
+    assert limit.spec.n == 2
+
+
+def test_a_flow_that_has_moved_is_known_there_and_comes_back(pair: Pair) -> None:
+    before = chain(pair.plain.bind(1), pair.plain.bind(2)).enqueue()
+    pair.mover.drain(pair.opened())
+    during = chain(pair.plain.bind(3), pair.plain.bind(4)).enqueue()
+    with pair.app_of(pair.target) as there:
+        assert {one.id for one in there.flows.list()} == {before.id, during.id}
+        assert there.flows.get(before.id).members == 2
+        assert there.flows.get(during.id).members == 2
+    back(pair)
+    assert len(pair.ids(pair.source)) == 4
+    assert pair.ids(pair.target) == set()
+
+
+def test_what_a_person_pauses_during_a_move_stays_paused(pair: Pair) -> None:
+    pair.plain.enqueue(1)
+    pair.app.queues.pause("bills", reason="audit")
+    route = pair.opened()
+    pair.source.run(pair.source.pause("mail", by="ada", reason="inventory"))
+    pair.mover.drain(route)
+    back(pair)
+    assert paused(pair.source) == {"bills": "audit", "mail": "inventory"}
+
+
+@pytest.mark.parametrize("verb", ["raise_fence", "pause", "delete", "set_limits", "kv_swap"])
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_a_way_back_goes_on_where_its_mover_died(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str, is_applied: bool
+) -> None:
+    member = pair.plain.using(fifo="acct:7")
+    ids = [member.enqueue(n).id for n in range(3)]
+    limited = pair.limited.enqueue(3)
+    claims = pair.claims(pair.source, 9)
+    route, _ = pair.mover.sweep(pair.opened())
+    ids.append(member.enqueue(3).id)
+    with monkeypatch.context() as patch:
+        for driver in (pair.source, pair.target):
+            patch.setattr(driver, "run", _dying(driver.run, verb, is_applied))
+        with pytest.raises(KeyboardInterrupt):
+            pair.mover.turn_back(route)
+    pair.mover._renewed_at = 0.0
+    pair.mover.release()
+    other = Mover(pair.source, pair.target)
+    there = other.route()
+    assert there is not None
+    if not there.step.is_back:
+        there = other.turn_back(there)
+    there, _ = other.sweep(other.advance(there))
+    assert pair.claim(pair.source, 9) == [], "the first member and the limited job still run"
+    pair.complete(pair.source, claims)
+    other.end_back(other.drain(there))
+    assert pair.ids(pair.target) == set()
+    for expected in ids[1:]:
+        got = pair.claims(pair.source, 9)
+        assert [claim.id for claim in got] == [expected]
+        pair.complete(pair.source, got)
+    record = pair.source.run(pair.source.get([limited.id]))[0]
+    assert record is not None
+    assert record.state is JobState.COMPLETED
+
+
+def _dying(true_run: Callable[..., object], verb: str, is_applied: bool) -> Callable[[object], object]:
+    """Runs verbs up to the first one of this name."""
+
+    def run(sent: object) -> object:
+        if getattr(sent, "name", "") != verb:
+            return true_run(sent)
+        if is_applied:
+            true_run(sent)
+        raise KeyboardInterrupt
+
+    return run
+
+
+def test_members_are_numbered_anew_on_the_way_back_too(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores: list[Driver] = []
+    true_prepare = Carrier.prepare
+
+    def noted(carrier: Carrier) -> None:
+        stores.append(carrier.target)
+        true_prepare(carrier)
+
+    monkeypatch.setattr(Carrier, "prepare", noted)
+    route = pair.mover.drain(pair.opened())
+    pair.mover.turn_back(route)
+    assert stores == [pair.target, pair.source]
