@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from tests.engine.test_moving import MAIL, Pair, pair
+from tests.engine.moving_kit import Pair, made_pair
 from winch import chain
 from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
+from winch.engine.client.backpressure import BOOK as QUEUE_SETTINGS
 from winch.engine.moving import mover as mover_module
 from winch.engine.moving.carrying import Carrier
 from winch.engine.moving.mover import TRIES, Mover
-from winch.engine.moving.route import MoveStep
+from winch.engine.moving.route import MoveStep, Scope
+from winch.storage.kv_records import KvFilter
 from winch.storage.params import NewJob
 from winch.storage.protocol import Driver
 
-__all__ = ["pair"]  # the fixture
 KEYED = NewJob(id="5e2cf14a-0000-4000-8000-39f6a64c8e3c", task="plain", args="{}", unique_key="k")
+
+
+MAIL = Scope(queues=("mail",))
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    with made_pair(tmp_path, monkeypatch) as made:
+        yield made
 
 
 def paused(driver: Driver) -> dict[str, str | None]:
@@ -218,3 +230,48 @@ def test_members_are_numbered_anew_on_the_way_back_too(
     route = pair.mover.drain(pair.opened())
     pair.mover.turn_back(route)
     assert stores == [pair.target, pair.source]
+
+
+def test_a_pause_with_an_end_ends_in_the_target_too(pair: Pair) -> None:
+    pair.plain.enqueue(1)
+    pair.app.queues.pause("default", reason="inventory", until="2h")
+    pair.opened()
+    later = datetime.now(UTC) + timedelta(hours=3)
+    for driver in (pair.source, pair.target):
+        which = KvFilter(book=QUEUE_SETTINGS)
+        assert {one.key for one in driver.run(driver.kv_list(which))} == {
+            ":until:default", ":paused:default"
+        }  # fmt: skip
+        left = [one.key for one in driver.run(driver.kv_list(which, now=later))]
+        assert left == [":until:default"], "a worker takes the end of the other one for the end"
+
+
+def test_what_a_person_does_to_a_queue_during_a_move_holds_in_both(pair: Pair) -> None:
+    pair.plain.enqueue(1)
+    route = pair.mover.drain(pair.opened())
+    ours = paused(pair.source)
+    assert ours["default"] is not None
+    pair.app.queues.pause("default", reason="inventory")
+    pair.app.queues.configure("default", concurrency=3, max_depth=7)
+    with pair.app_of(pair.target) as there:
+        assert there.queues.settings() == pair.app.queues.settings() != {}
+    assert paused(pair.target) == {"default": "inventory"}
+    pair.app.queues.resume("default")
+    assert paused(pair.target) == {}
+    assert paused(pair.source) == ours, "its jobs are in the target"
+    pair.mover.sweep(route)
+    back(pair)
+    assert paused(pair.source) == {}
+
+
+def test_a_key_is_freed_and_a_job_is_moved_wherever_they_are(pair: Pair) -> None:
+    first = pair.plain.using(unique="k").enqueue(1)
+    route = pair.mover.drain(pair.opened())
+    assert pair.app.jobs.release_key("k") == first.id
+    assert pair.app.jobs.release_key("k") is None
+    acted = pair.app.driver.run(pair.app.driver.move([first.id, first.id], "mail", by="ada"))
+    assert [one.took for one in acted] == [True, True]
+    assert first.refresh().record.queue == "mail"
+    route = pair.mover.turn_back(route)
+    assert pair.app.jobs.cancel(first.id)
+    assert route.step is MoveStep.BACK_OPEN

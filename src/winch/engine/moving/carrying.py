@@ -236,4 +236,4 @@ def copy_book(source: Driver, target: Driver, books: Iterable[str], keep: timede
 def copy_records(target: Driver, records: Iterable[KvRecord], keep: timedelta | None) -> None:
     """Keep these records in the target where it has none of the key."""
     for record in records:
-        target.run(target.kv_swap(msgspec.structs.replace(record, keep=keep)))
+        target.run(target.kv_swap(msgspec.structs.replace(record, keep=record.keep or keep)))

@@ -15,14 +15,24 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import Order, QueueRule
 from winch.core.values.ids import random_id
 from winch.engine.client.backpressure import BOOK as QUEUE_SETTINGS
-from winch.engine.client.backpressure import read_settings
-from winch.engine.moving.carrying import HOLDER, LIVE, RUNNER, Carrier, copy_book, records_of
+from winch.engine.client.backpressure import PAUSED, UNTIL, pause_ends, pause_records, read_settings
+from winch.engine.moving.carrying import (
+    HOLDER,
+    LIVE,
+    RUNNER,
+    Carrier,
+    copy_book,
+    copy_records,
+    records_of,
+    store_time,
+)
 from winch.engine.moving.route import Scope
 from winch.storage.decide.schedules import Adopt, Answered, Pause, Remove, ScheduleRow, read_definition
 from winch.storage.kv_records import KvRecord
 from winch.storage.protocol import Driver
 
 BY = "winch move"
+ON_THEIR_WAY = f"{BY}: its jobs are on their way"
 FAR = datetime(2200, 1, 1, tzinfo=UTC)
 SHUT = GateSpec(n=0)
 # Books of settings: a record that the target has already stays as it is there.
@@ -180,9 +190,8 @@ def copy_settings(carrier: Carrier) -> None:
         copy_effects(carrier)
         return
     for book in COPIED if scope.is_all else (QUEUE_SETTINGS,):
-        for record in records_of(source, book):
-            if scope.is_all or record.key in scope.queues:
-                target.run(target.kv_swap(KvRecord(book=book, key=record.key, body=record.body)))
+        copy_records(target, (one for one in records_of(source, book) if _is_copied(one, scope)), None)
+    _copy_ends_of_pauses(carrier)
     for queue, one in read_settings(list(records_of(target, QUEUE_SETTINGS))).items():
         if scope.covers(queue, None):
             is_strict = one.order is Order.STRICT
@@ -191,6 +200,21 @@ def copy_settings(carrier: Carrier) -> None:
     if scope.is_all and (specs := live_limits(source)):
         target.run(target.set_limits(dict(specs), by=BY))
     copy_effects(carrier)
+
+
+def _is_copied(record: KvRecord, scope: Scope) -> bool:
+    if record.key.startswith((UNTIL, PAUSED)):
+        return False
+    return scope.is_all or record.key in scope.queues
+
+
+def _copy_ends_of_pauses(carrier: Carrier) -> None:
+    """A pause with an end is over in the target at that time, too."""
+    source, target = carrier.source, carrier.target
+    now = store_time(source)
+    for queue, until in pause_ends(list(records_of(source, QUEUE_SETTINGS))).items():
+        if until > now and carrier.scope.covers(queue, None):
+            copy_records(target, pause_records(queue, until, now), None)
 
 
 def copy_effects(carrier: Carrier) -> None:

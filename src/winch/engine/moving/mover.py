@@ -13,7 +13,7 @@ from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
 from winch.engine.moving import holding
 from winch.engine.moving.carrying import LIVE, Carrier, is_ordered, jobs_of
-from winch.engine.moving.holding import BY, is_ours
+from winch.engine.moving.holding import BY, ON_THEIR_WAY, is_ours
 from winch.engine.moving.plans import parcels_of
 from winch.engine.moving.route import (
     ALL,
@@ -296,7 +296,7 @@ class Mover:
         """Those that a person has paused stay as they are."""
         paused = {info.name for info in driver.run(driver.queues()) if info.paused_at is not None}
         for name in sorted(set(names) - paused):
-            driver.run(driver.pause(name, by=BY, reason=f"{BY}: its jobs are on their way"))
+            driver.run(driver.pause(name, by=BY, reason=ON_THEIR_WAY))
 
     def _resume(self, driver: Driver, route: Route, *, unless: frozenset[str] = frozenset()) -> None:
         for info in driver.run(driver.queues()):

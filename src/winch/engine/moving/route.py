@@ -57,6 +57,11 @@ class MoveStep(StrEnum):
         return self in (MoveStep.BACK_HELD, MoveStep.BACK_OPEN, MoveStep.BACK_FREE)
 
     @property
+    def is_freed(self) -> bool:
+        """Whether the store that new jobs go to runs them."""
+        return self in (MoveStep.FREE, MoveStep.BACK_FREE, MoveStep.DONE)
+
+    @property
     def may_be_elsewhere(self) -> bool:
         """Whether a job may be in the store that new jobs do not go to."""
         return self is not MoveStep.ANNOUNCED

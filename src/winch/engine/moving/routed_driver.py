@@ -6,32 +6,31 @@ and a job is looked for in both stores. What a running job does for its claim st
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import TypeGuard, TypeVar, cast
 
-from winch.core.errors import ConfigError, StorageError
+from winch.core.errors import ConfigError
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
+from winch.core.policy.queue_settings import QueueRule
 from winch.engine.base.operation import Sleep
+from winch.engine.client.backpressure import BOOK as QUEUE_SETTINGS
 from winch.engine.moving.families import FLOW_BOOKS
+from winch.engine.moving.holding import ON_THEIR_WAY, is_ours
 from winch.engine.moving.plans import (
     On,
     Plan,
-    RoutedVerb,
     answers_there,
     begun_in,
     flows_of,
     is_bound,
     is_led,
     parcels_now,
-    plain_of,
-    sent_to,
     stored_in,
 )
-from winch.engine.moving.route import IDLE_LAG, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
+from winch.engine.moving.route import MoveStep, Route
+from winch.engine.moving.routing import PAUSE, Routing
 from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import Sent
 from winch.storage.kv_records import KvRecord
@@ -44,173 +43,21 @@ from winch.storage.params import (
     JobFilter,
     NewJob,
     Page,
+    QueueInfo,
     Wait,
 )
 from winch.storage.parcels import Parcel
 from winch.storage.protocol import Driver
-from winch.storage.verbs import Sending, Unhurried, Verb
+from winch.storage.verbs import Verb
 
-T = TypeVar("T")
-A = TypeVar("A")
-log: logging.Logger = logging.getLogger("winch")
-# How long a caller waits before it looks again for a job that is on its way, or at a held route.
-PAUSE = 0.01
 ONE_BLOCKED = JobFilter(states=(JobState.BLOCKED,), limit=1)
-# So often a job is looked for that is in neither store: it is on its way for a moment only.
-LOOKS = 500
+T = TypeVar("T")
+# What producers and people keep there is in both stores during a move.
+BOTH = (*FLOW_BOOKS, QUEUE_SETTINGS)
 
 
-class RoutedDriver:
+class RoutedDriver(Routing):
     """A driver that knows the store to which its jobs may move."""
-
-    def __init__(
-        self, source: Driver, target: Driver, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.source = source
-        self.target = target
-        self._monotonic = monotonic
-        self._route: Route | None = None
-        self._read_at = float("-inf")
-        self._hold: tuple[str, float] | None = None
-        self._is_target: str | None = None
-        self._is_strange = False
-        self._has_reached = False
-        # What fenced calls give while no move is under way. During one the route has it.
-        self._idle_epoch = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.source, name)
-
-    # -- running -----------------------------------------------------------------------------------
-
-    def run(self, verb: Verb[T]) -> T:
-        if not isinstance(verb, RoutedVerb):
-            return self.source.run(verb)
-        answer: Any = None
-        error: Exception | None = None
-        plan = verb.plan()
-        while True:
-            try:
-                step = plan.throw(error) if error is not None else plan.send(answer)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            answer, error = None, None
-            try:
-                if isinstance(step, Sleep):
-                    time.sleep(step.seconds)
-                else:
-                    answer = step.driver.run(step.verb)
-            except Exception as raised:  # the plan decides
-                error = raised
-
-    async def arun(self, verb: Verb[T]) -> T:
-        if not isinstance(verb, RoutedVerb):
-            return await self.source.arun(verb)
-        import asyncio
-
-        answer: Any = None
-        error: Exception | None = None
-        plan = verb.plan()
-        while True:
-            try:
-                step = plan.throw(error) if error is not None else plan.send(answer)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            answer, error = None, None
-            try:
-                if isinstance(step, Sleep):
-                    await asyncio.sleep(step.seconds)
-                else:
-                    answer = await step.driver.arun(step.verb)
-            except Exception as raised:  # the plan decides
-                error = raised
-
-    def sending(self, verb: Verb[T]) -> Sending[T]:
-        return Unhurried(self.run, verb) if isinstance(verb, RoutedVerb) else self.source.sending(verb)
-
-    def run_on(self, conn: object, verb: Verb[T]) -> T:
-        """In a caller's transaction everything is in the source: the next sweep moves its jobs."""
-        return self.source.run_on(conn, plain_of(verb))
-
-    async def arun_on(self, conn: object, verb: Verb[T]) -> T:
-        return await self.source.arun_on(conn, plain_of(verb))
-
-    def close(self) -> None:
-        self.source.close()
-        self.target.close()
-
-    async def aclose(self) -> None:
-        await self.source.aclose()
-        await self.target.aclose()
-
-    # -- the route ---------------------------------------------------------------------------------
-
-    @property
-    def _is_idle(self) -> bool:
-        """Whether no move was under way a moment ago."""
-        return self._route is None and self._monotonic() - self._read_at < IDLE_LAG
-
-    def _current(self) -> Plan[Route | None]:
-        """The route, as new as it must be. One that is done stays so."""
-        route = self._route
-        if route is not None and route.step is MoveStep.DONE:
-            return route
-        if self._monotonic() - self._read_at >= (IDLE_LAG if route is None else LAG):
-            began = self._monotonic()
-            yield from self._reached()
-            route, _, epoch = yield from sent_to(self.source, look(self.source))
-            if route is not None and route.store != self._is_target:
-                _, self._is_target, _ = yield from sent_to(self.target, look(self.target))
-                if route.store != self._is_target:
-                    self._warn(route)
-                    route = None
-            if route is None:
-                self._idle_epoch = epoch
-            self._route, self._read_at = route, began
-        return route
-
-    def _reached(self) -> Plan[None]:
-        """Open a connection to the target with the first call, so that none waits for it in a move."""
-        if self._has_reached:
-            return
-        self._has_reached = True
-        try:
-            _, self._is_target, _ = yield from sent_to(self.target, look(self.target))
-        except StorageError as error:
-            log.warning("move_to is set, and its store cannot be used yet: %s", error)
-
-    def _warn(self, route: Route) -> None:
-        if not self._is_strange:
-            self._is_strange = True
-            log.error(
-                "jobs of %s move to %s, but move_to names another store: new jobs stay here until the "
-                "move takes them along; set move_to to its target",
-                self.source.describe(),
-                route.address,
-            )
-
-    def _settled(self) -> Plan[Route | None]:
-        """The route once it is not held. A hold that lasts is of a mover that died: it is taken back."""
-        while True:
-            route = yield from self._current()
-            if route is None or not route.step.is_held:
-                self._hold = None
-                return route
-            if self._hold is None or self._hold[0] != route.nonce:
-                self._hold = route.nonce, self._monotonic()
-            if self._monotonic() - self._hold[1] > LONGEST_HOLD:
-                back = MoveStep.OPEN if route.step.is_back else MoveStep.ANNOUNCED
-                yield from sent_to(self.source, swap(self.source, route, route.changed(step=back)))
-            yield Sleep(PAUSE)
-            self._read_at = float("-inf")
-
-    def _both(self, route: Route) -> tuple[Driver, Driver]:
-        """The store that new jobs go to, and the other one."""
-        if route.step.to_target:
-            return self.target, self.source
-        return self.source, self.target
 
     # -- enqueue -----------------------------------------------------------------------------------
 
@@ -221,9 +68,6 @@ class RoutedDriver:
         if self._is_idle and not is_repeat and not any(map(is_bound, jobs)):
             return plain
         return self._routed(plain, lambda: self._enqueue(jobs, is_repeat, now))
-
-    def _routed(self, plain: Verb[T], plan: Callable[[], Plan[T]]) -> Verb[T]:
-        return RoutedVerb(plain.name, plain.steps, plain.is_read, plan=plan, plain=plain)
 
     def _enqueue(
         self, jobs: Sequence[NewJob], is_repeat: bool, now: datetime | None
@@ -357,21 +201,6 @@ class RoutedDriver:
 
         return self._routed(plain, plan)
 
-    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
-        plain = self.source.kv_put(records, now=now)
-        ours = [record for record in records if record.book in FLOW_BOOKS]
-        if not ours or self._is_idle:
-            return plain
-
-        def plan() -> Plan[None]:
-            """What is kept about a flow is in both stores: its members are in either one."""
-            yield On(self.source, plain)
-            route = yield from self._current()
-            if route is not None and route.step.may_be_elsewhere:
-                yield On(self.target, self.target.kv_put(ours, now=now))
-
-        return self._routed(plain, plan)
-
     # -- jobs by id --------------------------------------------------------------------------------
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
@@ -393,49 +222,6 @@ class RoutedDriver:
 
             if found is None:
                 yield from self._sought(look, lambda job: job.id == job_id)
-            return found
-
-        return self._routed(plain, plan)
-
-    def _sought(
-        self, look: Callable[[Driver], Plan[bool]], is_sought: Callable[[JobRecord], bool]
-    ) -> Plan[None]:
-        """Look in both stores in the order in which jobs pass them, until `look` answers True or nothing
-        of what is sought is on its way between them."""
-        for _ in range(LOOKS):
-            if (route := (yield from self._current())) is None:
-                return
-            to, other = self._both(route)
-            if (yield from look(other)):
-                return
-            parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
-            if (yield from look(to)) or not any(map(is_sought, parcel.jobs)):
-                return
-            yield Sleep(PAUSE)
-
-    def _by_id(
-        self,
-        plain: Verb[list[A]],
-        ids: Sequence[str],
-        read: Callable[[Driver, Sequence[str]], Verb[list[A]]],
-        is_there: Callable[[A], bool],
-    ) -> Verb[list[A]]:
-        """The answers about jobs, each from the store that has it."""
-
-        def plan() -> Plan[list[A]]:
-            found: list[A] = yield On(self.source, plain)
-
-            left = [place for place, one in enumerate(found) if not is_there(one)]
-
-            def look(store: Driver) -> Plan[bool]:
-                more: list[A] = yield On(store, read(store, [ids[place] for place in left]))
-                for place, one in zip(left, more, strict=True):
-                    found[place] = one
-                left[:] = [place for place in left if not is_there(found[place])]
-                return not left
-
-            if left:
-                yield from self._sought(look, lambda job: job.id in {ids[place] for place in left})
             return found
 
         return self._routed(plain, plan)
@@ -484,6 +270,91 @@ class RoutedDriver:
             return holder
 
         return self._routed(plain, plan)
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    def pause(
+        self, queue: str, *, by: str, reason: str | None = None, now: datetime | None = None
+    ) -> Verb[None]:
+        return self._in_both(queue, lambda s: s.pause(queue, by=by, reason=reason, now=now))
+
+    def resume(self, queue: str, *, by: str, now: datetime | None = None) -> Verb[None]:
+        """Where the mover would keep the queue paused it is paused for the mover from now on."""
+        plain = self.source.resume(queue, by=by, now=now)
+
+        def plan() -> Plan[None]:
+            route = yield from self._current()
+            if not _leads(route, queue):
+                yield On(self.source, plain)
+                return
+            for store in (self.source, self.target):
+                found: list[QueueInfo] = yield On(store, store.queues())
+                reasons = [one.pause_reason for one in found if one.name == queue and one.paused_at]
+                if not reasons or is_ours(reasons[0]):
+                    continue
+                if route.step is MoveStep.ANNOUNCED or (
+                    route.step.is_freed and store is self._both(route)[0]
+                ):
+                    yield On(store, store.resume(queue, by=by, now=now))
+                else:
+                    yield On(store, store.pause(queue, by=by, reason=ON_THEIR_WAY, now=now))
+
+        return self._routed(plain, plan)
+
+    def set_queue(self, queue: str, rule: QueueRule, *, now: datetime | None = None) -> Verb[None]:
+        return self._in_both(queue, lambda s: s.set_queue(queue, rule, now=now))
+
+    def _in_both(self, queue: str, verb: Callable[[Driver], Verb[None]]) -> Verb[None]:
+        """What people set for a queue holds in both stores while its jobs move."""
+        plain = verb(self.source)
+
+        def plan() -> Plan[None]:
+            route = yield from self._current()
+            yield On(self.source, plain)
+            if _leads(route, queue):
+                yield On(self.target, verb(self.target))
+
+        return self._routed(plain, plan)
+
+    def kv_put(self, records: Sequence[KvRecord], *, now: datetime | None = None) -> Verb[None]:
+        plain = self.source.kv_put(records, now=now)
+        if self._is_idle or not any(record.book in BOTH for record in records):
+            return plain
+
+        def plan() -> Plan[None]:
+            """What is kept about flows and queues is in both stores: their jobs are in either one."""
+            yield On(self.source, plain)
+            route = yield from self._current()
+            ours = [one for one in records if _is_in_both(one.book, one.key, route)]
+            if ours:
+                yield On(self.target, self.target.kv_put(ours, now=now))
+
+        return self._routed(plain, plan)
+
+    def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
+        plain = self.source.kv_delete(book, keys)
+        if self._is_idle or book not in BOTH:
+            return plain
+
+        def plan() -> Plan[int]:
+            count: int = yield On(self.source, plain)
+            route = yield from self._current()
+            if ours := [key for key in keys if _is_in_both(book, key, route)]:
+                yield On(self.target, self.target.kv_delete(book, ours))
+            return count
+
+        return self._routed(plain, plan)
+
+
+def _leads(route: Route | None, queue: str) -> TypeGuard[Route]:
+    """Whether jobs of this queue move."""
+    return route is not None and route.scope.covers(queue, route.scope.tenant)
+
+
+def _is_in_both(book: str, key: str, route: Route | None) -> bool:
+    if book in FLOW_BOOKS:
+        return route is not None and route.step.may_be_elsewhere
+    return book == QUEUE_SETTINGS and _leads(route, key.rpartition(":")[2])
 
 
 def _is_some(one: object) -> bool:
