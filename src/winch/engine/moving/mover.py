@@ -74,8 +74,7 @@ class Mover:
         """Announce a move. Everything was checked before."""
         self._hold_lock()
         before = self.route()
-        if before is not None and before.step is not MoveStep.DONE:
-            raise ConfigError(f"{before.scope} already moves to {before.address}; pass --resume")
+        self.refuse_second(before)
         there = self._records(self.target)
         if there.route is not None:  # of an earlier move, which led here
             self._forget_route(self.target, there.epoch)
@@ -93,6 +92,13 @@ class Mover:
         self._change(before, route)
         self._tell(f"announced: {route.scope} moves to {route.address}")
         return route
+
+    def refuse_second(self, before: Route | None) -> None:
+        """Two moves from one store cannot be under way."""
+        if before is not None and before.step is not MoveStep.DONE:
+            raise ConfigError(
+                f"{before.scope} already moves to {before.address}: run `winch move --resume`, or --back"
+            )
 
     def _forget_route(self, driver: Driver, epoch: int) -> None:
         """A producer that finds no route gives the number of the last one."""
@@ -190,7 +196,7 @@ class Mover:
             self._tell("back: nothing had moved")
             return route
         if route.step is MoveStep.FREE:
-            # Whoever continues forwards from here puts everything back that holds keys and limits.
+            # A mover that continues forwards from here holds all keys and limits again.
             route = self._change(route, route.changed(step=MoveStep.OPEN))
         carrier = self.carrier(route, is_back=False)
         carrier.settle()
