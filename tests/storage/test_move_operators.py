@@ -189,5 +189,5 @@ def test_an_operator_pauses_and_sets_a_queue_from_the_command_line(
     stage.cli("queues", "resume", "shop")
     [there] = [queue for queue in target.queues.list() if queue.name == "shop"]
     assert there.paused_at is None
-    audit = {(line.action, line.via) for line in App(stage.stage.urls[0]).audit.list()}
+    audit = {(line.action, line.via) for line in stage.app.audit.list()}
     assert audit >= {("pause queue", "cli"), ("configure queue", "cli"), ("resume queue", "cli")}
