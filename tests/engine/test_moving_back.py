@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.engine.moving_kit import Pair, made_pair
 from winch import chain
 from winch.core.errors import ConfigError
+from winch.core.gates.uses import GateSpec
 from winch.core.lifecycle import JobState
 from winch.engine.client.backpressure import BOOK as QUEUE_SETTINGS
+from winch.engine.moving import holding
 from winch.engine.moving import mover as mover_module
-from winch.engine.moving.carrying import Carrier
+from winch.engine.moving.carrying import WAITING, Carrier
 from winch.engine.moving.mover import TRIES, Mover
 from winch.engine.moving.route import MoveStep, Scope
 from winch.storage.kv_records import KvFilter
-from winch.storage.params import NewJob
+from winch.storage.params import Finish, NewJob
 from winch.storage.protocol import Driver
 
 KEYED = NewJob(id="5e2cf14a-0000-4000-8000-39f6a64c8e3c", task="plain", args="{}", unique_key="k")
 
 
+Limits = Mapping[str, GateSpec | None]
 MAIL = Scope(queues=("mail",))
 
 
@@ -275,3 +279,81 @@ def test_a_key_is_freed_and_a_job_is_moved_wherever_they_are(pair: Pair) -> None
     route = pair.mover.turn_back(route)
     assert pair.app.jobs.cancel(first.id)
     assert route.step is MoveStep.BACK_OPEN
+
+
+def test_a_limit_is_open_again_when_its_last_job_ends_while_a_sweep_looks(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.limited.enqueue(1)
+    pair.mover.drain(pair.opened())
+    claims = pair.claims(pair.target)
+    route = pair.mover.route()
+    assert route is not None
+    route, _ = pair.mover.sweep(pair.mover.advance(pair.mover.turn_back(route)))
+    assert route.limits
+    true_open = holding.open_limits
+
+    def ends_then(
+        carrier: Carrier, shut: Mapping[str, GateSpec | None]
+    ) -> Mapping[str, GateSpec | None]:
+        still = true_open(carrier, shut)
+        if claims:
+            pair.complete(pair.target, claims)
+            claims.clear()
+        return still
+
+    monkeypatch.setattr(holding, "open_limits", ends_then)
+    pair.mover.end_back(pair.mover.drain(route))
+    assert pair.app.limits.list() == []
+    pair.limited.enqueue(2)
+    assert len(pair.claim(pair.source)) == 1
+
+
+def test_a_job_that_dies_while_a_sweep_looks_is_not_left_behind(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = pair.plain.enqueue(1)
+    claims = pair.claims(pair.source)
+    route = pair.opened()
+    true_carry = Carrier.carry
+
+    def carry(carrier: Carrier, wanted: Any, states: Sequence[JobState] = WAITING) -> int:
+        count = true_carry(carrier, wanted, states)
+        if JobState.DEAD in states and claims:
+            claim = claims.pop()
+            end = Finish(id=claim.id, token=claim.token, to=JobState.DEAD, what="discarded", reason="no")
+            pair.source.run(pair.source.finish([end]))
+        return count
+
+    monkeypatch.setattr(Carrier, "carry", carry)
+    pair.mover.drain(route)
+    assert pair.ids(pair.target, (JobState.DEAD,)) == {job.id}
+
+
+def test_an_effect_that_is_done_is_known_there_before_its_job_comes(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was copied when it had begun; then its attempt failed, and the job waits again."""
+    job = pair.plain.enqueue(1)
+    [claim] = pair.claims(pair.source)
+    route = pair.opened()
+    with pair.app.idempotency.begin("charge:42") as once:
+        assert once.new
+        pair.mover.sweep(route)
+        once.result = "receipt"
+    again = Finish(id=claim.id, token=claim.token, to=JobState.READY, what="released", counts=False)
+    pair.source.run(pair.source.finish([again]))
+    true_run: Callable[..., Any] = pair.target.run
+    seen: list[tuple[bool, Any]] = []
+
+    def run(sent: Any) -> Any:
+        if sent.name == "move_in":
+            with pair.app_of(pair.target) as there, there.idempotency.begin("charge:42") as same:
+                seen.append((same.done, same.result))
+        return true_run(sent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pair.target, "run", run)
+        pair.mover.drain(route)
+    assert seen == [(True, "receipt")]
+    assert pair.ids(pair.target) == {job.id}

@@ -227,12 +227,6 @@ def store_time(driver: Driver) -> datetime:
     return driver.run(driver.due_schedules(limit=1)).now
 
 
-def copy_book(source: Driver, target: Driver, books: Iterable[str], keep: timedelta | None) -> None:
-    """Keep the records of these books in the target where it has none of the key."""
-    for book in books:
-        copy_records(target, records_of(source, book), keep)
-
-
 def copy_records(target: Driver, records: Iterable[KvRecord], keep: timedelta | None) -> None:
     """Keep these records in the target where it has none of the key."""
     for record in records:

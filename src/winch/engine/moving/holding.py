@@ -21,7 +21,6 @@ from winch.engine.moving.carrying import (
     LIVE,
     RUNNER,
     Carrier,
-    copy_book,
     copy_records,
     records_of,
     store_time,
@@ -38,6 +37,8 @@ SHUT = GateSpec(n=0)
 # Books of settings: a record that the target has already stays as it is there.
 COPIED = (QUEUE_SETTINGS, "needs", "webhook", "token")
 IDEMPOTENCY = "idempotency"
+# What the text of an effect begins with.
+BEGUN, DONE = "open\n", "done\n"
 # How long an outside effect is remembered in the target; what was asked for is not known there.
 EFFECTS_KEPT = timedelta(days=1)
 
@@ -187,7 +188,6 @@ def copy_settings(carrier: Carrier) -> None:
     source, target = carrier.source, carrier.target
     scope = carrier.scope
     if scope.tenant is not None:  # its queues are those of others, too
-        copy_effects(carrier)
         return
     for book in COPIED if scope.is_all else (QUEUE_SETTINGS,):
         copy_records(target, (one for one in records_of(source, book) if _is_copied(one, scope)), None)
@@ -199,7 +199,6 @@ def copy_settings(carrier: Carrier) -> None:
             target.run(target.set_queue(queue, rule))
     if scope.is_all and (specs := live_limits(source)):
         target.run(target.set_limits(dict(specs), by=BY))
-    copy_effects(carrier)
 
 
 def _is_copied(record: KvRecord, scope: Scope) -> bool:
@@ -217,9 +216,18 @@ def _copy_ends_of_pauses(carrier: Carrier) -> None:
             copy_records(target, pause_records(queue, until, now), None)
 
 
-def copy_effects(carrier: Carrier) -> None:
-    """The keys of outside effects that were begun or done."""
-    copy_book(carrier.source, carrier.target, (IDEMPOTENCY,), EFFECTS_KEPT)
+def copy_effects(carrier: Carrier, known: set[KvRecord]) -> None:
+    """The keys of outside effects that were begun or done, but for those that are known to be there."""
+    target = carrier.target
+    for record in records_of(carrier.source, IDEMPOTENCY):
+        if record in known:
+            continue
+        kept = KvRecord(book=IDEMPOTENCY, key=record.key, body=record.body, keep=EFFECTS_KEPT)
+        there = target.run(target.kv_swap(kept))
+        if there is not None and record.body.startswith(DONE):
+            # It was begun when it was copied. What is done is not done again.
+            target.run(target.kv_swap(kept, instead_of=BEGUN))
+        known.add(record)
 
 
 def capped_queues(carrier: Carrier) -> frozenset[str]:

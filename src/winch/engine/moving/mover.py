@@ -60,6 +60,7 @@ class Mover:
         self._tell = tell
         self._me = secrets.token_hex(8)
         self._renewed_at: float | None = None
+        self._effects: set[KvRecord] = set()
 
     # -- the record --------------------------------------------------------------------------------
 
@@ -215,6 +216,8 @@ class Mover:
         names = {*self._queues(carrier.source, route), *self._queues(carrier.target, route)}
         self._pause_these(carrier.target, names)  # it runs nothing until all that comes first has come
         holding.announce_schedules(carrier)
+        self._effects.clear()
+        holding.copy_effects(carrier, self._effects)
         time.sleep(IDLE_LAG)
         self._pause(carrier.source, route)
         for _ in range(TRIES):
@@ -263,6 +266,7 @@ class Mover:
         self._pause(carrier.source, route)  # also queues that are new since
         carrier.settle()
         holding.copy_settings(carrier)
+        holding.copy_effects(carrier, self._effects)
         holding.hold_keys(carrier)
         shut = {**holding.limits_to_shut(carrier), **route.limits}
         route = self._change(route, route.changed(limits=shut))
@@ -319,9 +323,12 @@ class Mover:
         """Move what waits in the source by now; returns how many live jobs are left there."""
         self._hold_lock()
         carrier = self.carrier(route)
+        holding.copy_effects(carrier, self._effects)  # before the jobs come that may repeat them
         carrier.carry(is_ordered)
         carrier.carry(lambda job: True)
         carrier.carry_families(lambda: self._pause(carrier.source, route))
+        # Counted first: what follows has then seen the end of each job that is not counted.
+        left = carrier.left()
         carrier.carry(lambda job: True, [JobState.DEAD])
         if route.final_too:
             carrier.carry(lambda job: True, [JobState.COMPLETED, JobState.CANCELLED])
@@ -329,13 +336,12 @@ class Mover:
         shut = holding.open_limits(carrier, route.limits)
         if shut != route.limits:
             route = self._change(route, route.changed(limits=shut))
-        holding.copy_effects(carrier)
         self._resume(carrier.target, route, unless=holding.capped_queues(carrier))
         if route.scope.tenant is not None or carrier.tied():
             self._resume(carrier.source, route)  # other tenants go on; what is tied ends where it began
         else:
             self._pause(carrier.source, route)
-        return route, carrier.left() + held
+        return route, left + held
 
     def drain(self, route: Route) -> Route:
         """Sweep until no live job is left in the source."""
