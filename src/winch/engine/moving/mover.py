@@ -372,10 +372,9 @@ class Mover:
     def end_back(self, route: Route) -> None:
         """All is in the source again: nothing is left of the move but its audit lines."""
         self._resume(self.source, route)
-        holding.forget_schedules(self.target)
-        self._forget_route(self.source, route.epoch)
-        time.sleep(IDLE_LAG)
         self._resume(self.target, route)
+        holding.forget_schedules(self.target)
+        self._forget_route(self.source, route.epoch)  # last: without it no other mover goes on here
         self._tell(f"back: all jobs are in {self.source.describe()} again")
 
 
