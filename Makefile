@@ -153,8 +153,8 @@ MINUTES ?= 10
 soak: setup ## faults of all kinds for MINUTES on STORE, watching memory, descriptors and connections
 	$(BIN)/python -m lab.soak --store $(STORE) --minutes $(MINUTES) --keep; status=$$?; $(BIN)/python -m lab.report && exit $$status
 
-move-lab: setup ## six moves between stores under load, with kills: nothing lost, nothing doubled, FIFO order kept
-	$(BIN)/python -m lab.move --seed $(SEED)
+move-lab: setup ## six moves between stores under load, with kills: nothing lost, nothing doubled, FIFO order kept; BACK=1 and back again
+	$(BIN)/python -m lab.move --seed $(SEED) $(if $(filter 1,$(BACK)),--back)
 
 scale-in: setup ## a simulated scaler removes 15 of 20 workers under load: no attempt is lost, no job runs twice
 	$(BIN)/python -m lab.scale_in --store $(STORE) --seed $(SEED)

@@ -97,6 +97,22 @@ def test_a_target_of_an_earlier_release_is_refused(winch: Command, app: App, tar
     older.close()
 
 
+def test_what_comes_late_to_the_old_store_is_fetched(winch: Command, app: App, target: str) -> None:
+    winch.shop()
+    enqueued(winch, 1)
+    assert winch("move", "--to", target, "--yes").code == 0
+    second = winch("move", "--to", target, "--yes")
+    assert (second.code, "already moves to" in second.err) == (2, True)
+    assert winch("move", "--to", target, "--cutover").code == 0
+    [late] = enqueued(winch, 2)  # of a process that has no move_to
+    assert winch("move", "--to", target, "--resume").code == 0
+    assert winch("jobs", "list", "--json").json["jobs"] == []
+    assert winch("jobs", "show", late, "--json", url=target).json["state"] == "ready"
+    for flag in ("--cutover", "--back"):
+        again = winch("move", "--to", target, flag)
+        assert (again.code, "was cut over to" in again.err) == (2, True)
+
+
 def test_it_asks_and_needs_a_target(winch: Command, app: App, target: str) -> None:
     assert "--to URL" in winch("move").err
     assert winch("move", "--to", target).code == 2

@@ -9,81 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from winch import App, Limit, Unique, batch, chain
+from tests.engine.moving_kit import Pair, made_pair, plain
+from winch import App, Unique, batch, chain
 from winch.core.errors import ConfigError, DuplicateJob
 from winch.core.job import Note
 from winch.core.lifecycle import JobState
-from winch.engine.moving import mover as mover_module
-from winch.engine.moving import routed_driver
-from winch.engine.moving.carrying import HOLDER, LIVE, Carrier, jobs_of
+from winch.engine.moving.carrying import Carrier
 from winch.engine.moving.checks import refusals
 from winch.engine.moving.mover import Mover
-from winch.engine.moving.route import ALL, MoveStep, Route, Scope
+from winch.engine.moving.route import ALL, MoveStep, Scope
 from winch.storage.decide.waits import AWAITED_HEADER
-from winch.storage.params import ClaimParams, ClaimRef, Finish, NewJob, NewSession, Wait
-from winch.storage.protocol import Driver
+from winch.storage.params import ClaimRef, Finish, NewJob, Wait
 
 CHILD = "5e2cf14a-0000-4000-8000-39f6a64c8e3c"
 MAIL = Scope(queues=("mail",))
 
 
-class Pair:
-    """An app of the source that knows the target, and its mover."""
-
-    def __init__(self, folder: Path) -> None:
-        self.app = App(f"sqlite:///{folder / 'source.db'}")
-        self.app.configure({"move_to": f"sqlite:///{folder / 'target.db'}"})
-        self.source: Driver = self.app.driver.source  # type: ignore[attr-defined]  # of the routed driver
-        self.target: Driver = self.app.driver.target  # type: ignore[attr-defined]  # the same
-        self.source.migrate()
-        self.target.migrate()
-        self.mover = Mover(self.source, self.target)
-        self.plain = self.app.task(name="plain")(plain)
-        self.limited = self.app.task(name="limited", limit=Limit(1))(plain)
-
-    def opened(self, scope: Scope = ALL) -> Route:
-        return self.mover.advance(self.mover.begin(scope))
-
-    def ids(self, driver: Driver, states: tuple[JobState, ...] = LIVE) -> set[str]:
-        return {job.id for job in jobs_of(driver, ALL, states) if job.task != HOLDER}
-
-    def claim(self, driver: Driver, limit: int = 1) -> list[str]:
-        return [claim.id for claim in self.claims(driver, limit)]
-
-    def claims(self, driver: Driver, limit: int = 1) -> list:  # type: ignore[type-arg]  # of Claim
-        session = "01a1f06a-0023-4750-94b3-39f6a64c8e3b"
-        new = NewSession(
-            id=session,
-            worker="w",
-            host="h",
-            pid=1,
-            release="9.0.0",
-            queues=("default",),
-            tasks=("plain", "limited"),
-            slots=9,
-            lease=mover_module.LEASE * 100,
-        )
-        driver.run(driver.start_session(new))
-        token = self.app.client.ids.draw()
-        params = ClaimParams(session=session, token=token, queues=("default",), limit=limit)
-        return driver.run(driver.claim(params))
-
-    def complete(self, driver: Driver, claims: list) -> None:  # type: ignore[type-arg]  # of Claim
-        ends = [Finish(id=c.id, token=c.token, to=JobState.COMPLETED, what="completed") for c in claims]
-        driver.run(driver.finish(ends))
-
-
-def plain(n: int) -> int:
-    return n
-
-
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    for module in (mover_module, routed_driver):
-        monkeypatch.setattr(module, "IDLE_LAG", 0.02)
-    made = Pair(tmp_path)
-    yield made
-    made.app.close()
+    with made_pair(tmp_path, monkeypatch) as made:
+        yield made
 
 
 def test_waiting_jobs_go_and_new_ones_follow(pair: Pair) -> None:

@@ -16,7 +16,7 @@ from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.client.audit import actor, noted
-from winch.engine.client.backpressure import BOOK, PAUSED, UNTIL, read_settings
+from winch.engine.client.backpressure import BOOK, PAUSED, UNTIL, pause_records, read_settings
 from winch.engine.client.client import Client
 from winch.engine.client.twins import blocking, twin
 from winch.engine.tasks.options import check_queue
@@ -59,10 +59,7 @@ class Queues:
             span = _time_left(until, now)
             ends = f"until {now + span:%Y-%m-%d %H:%M:%S} UTC"
             reason = f"{reason} ({ends})" if reason else ends
-            lines = [
-                KvRecord(book=BOOK, key=PAUSED + queue, body="{}", keep=span),
-                KvRecord(book=BOOK, key=UNTIL + queue, body="{}"),
-            ]
+            lines = pause_records(queue, now + span, now)
         yield driver.kv_delete(BOOK, [UNTIL + queue, PAUSED + queue])
         # The reason is shown with the queue and with every job in it.
         reason = None if reason is None else mask_text(reason)

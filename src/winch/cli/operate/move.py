@@ -102,6 +102,7 @@ def opened_target(app: App, to: str | None) -> Iterator[Driver]:
 
 
 def _begin(app: App, mover: Mover, scope: Scope, *, history: bool, yes: bool) -> None:
+    mover.refuse_second(mover.route())
     if reasons := checks.refusals(mover.source, mover.target, scope, mover.route()):
         raise ConfigError("nothing was moved: " + "; ".join(reasons))
     what = str(scope)
@@ -124,9 +125,14 @@ def _finish(mover: Mover, route: Route) -> None:
 
 
 def _continue(app: App, mover: Mover, route: Route | None, *, cutover: bool, back: bool) -> None:
-    if route is None or route.step is MoveStep.DONE:
+    if route is None:
         raise ConfigError(f"no move is under way from {mover.source.describe()}")
-    if cutover:
+    if route.step is MoveStep.DONE:
+        if cutover or back:
+            raise ConfigError(f"{route.scope} was cut over to {route.address}: move from there instead")
+        mover.drain(route)  # what came from processes that do not follow the route
+        say("no live job is left where they began")
+    elif cutover:
         route = mover.cut_over(route)
         noted(app, "cut move over", route.address)
     elif back and not route.step.is_back:

@@ -11,7 +11,7 @@ keeps no job out: the enqueue itself raises the error.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -47,6 +47,24 @@ def read_settings(lines: Sequence[KvRecord]) -> dict[str, QueueSettings]:
         except msgspec.DecodeError:
             continue
     return found
+
+
+def pause_records(queue: str, until: datetime, now: datetime) -> list[KvRecord]:
+    """The two lines of a pause that ends then."""
+    body = msgspec.json.encode({"until": until}).decode()
+    return [
+        KvRecord(book=BOOK, key=PAUSED + queue, body="{}", keep=until - now),
+        KvRecord(book=BOOK, key=UNTIL + queue, body=body),
+    ]
+
+
+def pause_ends(lines: Sequence[KvRecord]) -> dict[str, datetime]:
+    """When the pauses end that have an end, by queue."""
+    return {
+        line.key.removeprefix(UNTIL): msgspec.json.decode(line.body, type=dict[str, datetime])["until"]
+        for line in lines
+        if line.key.startswith(UNTIL) and line.body != "{}"  # one of before has no moment
+    }
 
 
 class QueueAdmission:

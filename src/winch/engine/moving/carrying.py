@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from winch.core.gates.uses import is_gated
 from winch.core.job import JobRecord, to_micros
 from winch.core.lifecycle import JobState
 from winch.core.steps import PAGE_BOOK, PAGED_BOOK, page_span
-from winch.engine.moving.families import Family, families
+from winch.engine.moving.families import FLOW_BOOKS, Family, families, flow_records, flows_of_job
 from winch.engine.moving.route import Scope
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import JobFilter
@@ -24,6 +26,8 @@ PAGE = 500
 # How long a claim may take that had begun before its queue was paused.
 SETTLED = 0.1
 LIVE = (*WAITING, JobState.RUNNING)
+# How long the target knows the flows that came.
+NOTES_KEPT = timedelta(days=180)
 # The task of jobs that hold a FIFO key in the target while a member of it still runs in the source.
 HOLDER = "winch.move"
 RUNNER = "winch-move"
@@ -119,6 +123,7 @@ class Carrier:
             return
         for job in parcel.jobs:
             self._copy_pages(job)
+        self._copy_notes(parcel.jobs)
         self.target.run(self.target.move_in(self._name, parcel.number, parcel.jobs))
         self.source.run(self.source.move_done(self._name, parcel.number))
         self.moved += len(parcel.jobs)
@@ -132,6 +137,12 @@ class Carrier:
         if pages:
             line = KvRecord(book=PAGED_BOOK, key=job.id, body="true")
             self.target.run(self.target.kv_put([line, *pages]))
+
+    def _copy_notes(self, jobs: Sequence[JobRecord]) -> None:
+        """What is kept about the flows and batches of these jobs, beside them."""
+        for flow in sorted({flow for job in jobs for flow in flows_of_job(job)}):
+            for book in FLOW_BOOKS:
+                copy_records(self.target, flow_records(self.source, book, flow), NOTES_KEPT)
 
     def _next(self) -> int:
         """Greater than every number before, also those of a mover that died: by the source's clock."""
@@ -216,9 +227,7 @@ def store_time(driver: Driver) -> datetime:
     return driver.run(driver.due_schedules(limit=1)).now
 
 
-def copy_book(source: Driver, target: Driver, books: Iterable[str], keep: timedelta | None) -> None:
-    """Keep the records of these books in the target where it has none of the key."""
-    for book in books:
-        for record in records_of(source, book):
-            kept = KvRecord(book=book, key=record.key, body=record.body, keep=keep)
-            target.run(target.kv_swap(kept))
+def copy_records(target: Driver, records: Iterable[KvRecord], keep: timedelta | None) -> None:
+    """Keep these records in the target where it has none of the key."""
+    for record in records:
+        target.run(target.kv_swap(msgspec.structs.replace(record, keep=record.keep or keep)))

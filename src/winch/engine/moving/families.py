@@ -7,7 +7,7 @@ live and all final jobs of the family have to be in one store, and the parcel ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import msgspec
@@ -17,12 +17,14 @@ from winch.core.flow import FLOW_HEADER, INPUTS_HEADER, TAG, FlowNote, read_inpu
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.decide.waits import ALL, AWAITED_HEADER
-from winch.storage.kv_records import KvFilter
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import JobFilter
 from winch.storage.parcels import is_tied, waits_in_handler
 from winch.storage.protocol import Driver
 
-NOTES = "flow"
+# What is kept about flows, open batches, and batches inside others; each key begins with a flow's id.
+NOTES, OPEN_BATCHES, INNER_BATCHES = "flow", "open-batch", "flow.inner"
+FLOW_BOOKS = (NOTES, OPEN_BATCHES, INNER_BATCHES)
 # Members of one family that fit into a parcel.
 MOST = 1000
 PAGE = 500
@@ -62,7 +64,7 @@ def families(
             seen.add(flow)
             for job in _of_flow(driver, flow):
                 jobs[job.id] = job
-                flows |= _flows_of(job)
+                flows |= flows_of_job(job)
             if len(jobs) > MOST:
                 break
         outside = {job.queue for job in jobs.values() if not job.state.is_final and not covers(job)}
@@ -102,11 +104,14 @@ def _waited_for(job: JobRecord) -> str:
 
 def _is_closed(driver: Driver, flow: str) -> bool:
     """Whether the flow's producer has stored all members."""
-    records = driver.run(driver.kv_list(KvFilter(book=NOTES, after=flow[:-1], before=flow + "~")))
-    bodies: Mapping[str, str] = {record.key: record.body for record in records}
-    if flow not in bodies:
-        return False
-    return msgspec.json.decode(bodies[flow], type=FlowNote).is_closed
+    records = flow_records(driver, NOTES, flow)
+    return any(msgspec.json.decode(record.body, type=FlowNote).is_closed for record in records)
+
+
+def flow_records(driver: Driver, book: str, flow: str) -> list[KvRecord]:
+    """What a book has about one flow."""
+    found = driver.run(driver.kv_list(KvFilter(book=book, after=flow[:-1], before=f"{flow}0")))
+    return [record for record in found if record.key.partition("/")[0] == flow]
 
 
 def _of_flow(driver: Driver, flow: str) -> Iterable[JobRecord]:
@@ -121,7 +126,8 @@ def _of_flow(driver: Driver, flow: str) -> Iterable[JobRecord]:
                 break
 
 
-def _flows_of(job: JobRecord) -> set[str]:
+def flows_of_job(job: JobRecord) -> set[str]:
+    """The flows that the job is a member or callback of, or waits for."""
     found = {tag.removeprefix(TAG).partition(":")[0] for tag in job.tags if tag.startswith(TAG)}
     if FLOW_HEADER in job.headers:
         found.add(job.headers[FLOW_HEADER])
@@ -136,7 +142,7 @@ def _connected(jobs: Iterable[JobRecord]) -> list[tuple[set[str], list[JobRecord
     groups: dict[int, tuple[set[str], list[JobRecord]]] = {}
     of: dict[str, int] = {}
     for number, job in enumerate(jobs):
-        flows, members = _flows_of(job), [job]
+        flows, members = flows_of_job(job), [job]
         for other in {of[flow] for flow in flows if flow in of}:
             more_flows, more = groups.pop(other)
             flows |= more_flows

@@ -5,7 +5,7 @@ The store that jobs go to holds each of them until the other one is done with it
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from winch.core.errors import ConfigError
@@ -15,19 +15,30 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import Order, QueueRule
 from winch.core.values.ids import random_id
 from winch.engine.client.backpressure import BOOK as QUEUE_SETTINGS
-from winch.engine.client.backpressure import read_settings
-from winch.engine.moving.carrying import HOLDER, LIVE, RUNNER, Carrier, copy_book, records_of
+from winch.engine.client.backpressure import PAUSED, UNTIL, pause_ends, pause_records, read_settings
+from winch.engine.moving.carrying import (
+    HOLDER,
+    LIVE,
+    RUNNER,
+    Carrier,
+    copy_records,
+    records_of,
+    store_time,
+)
 from winch.engine.moving.route import Scope
 from winch.storage.decide.schedules import Adopt, Answered, Pause, Remove, ScheduleRow, read_definition
 from winch.storage.kv_records import KvRecord
 from winch.storage.protocol import Driver
 
 BY = "winch move"
+ON_THEIR_WAY = f"{BY}: its jobs are on their way"
 FAR = datetime(2200, 1, 1, tzinfo=UTC)
 SHUT = GateSpec(n=0)
 # Books of settings: a record that the target has already stays as it is there.
 COPIED = (QUEUE_SETTINGS, "needs", "webhook", "token")
 IDEMPOTENCY = "idempotency"
+# What the text of an effect begins with.
+BEGUN, DONE = "open\n", "done\n"
 # How long an outside effect is remembered in the target; what was asked for is not known there.
 EFFECTS_KEPT = timedelta(days=1)
 
@@ -70,29 +81,35 @@ def _holder(job: JobRecord) -> JobRecord:
 # -- limits -----------------------------------------------------------------------------------------
 
 
-def shut_limits(carrier: Carrier) -> set[str]:
-    """A limit under which jobs stay in the source for now lets none run in the target; their names."""
+def limits_to_shut(carrier: Carrier) -> dict[str, GateSpec | None]:
+    """The limits of jobs that stay in the source for now, with what people have set in the target."""
     used = _limits_of(carrier.staying())
-    if used:
-        carrier.target.run(carrier.target.set_limits(dict.fromkeys(used, SHUT), by=BY))
-    return used
+    set_there = live_limits(carrier.target) if used else {}
+    return {name: set_there.get(name) for name in sorted(used)}
 
 
-def open_limits(carrier: Carrier, shut: tuple[str, ...]) -> tuple[str, ...]:
+def shut_limits(driver: Driver, names: Iterable[str]) -> None:
+    """Let no job run under these limits."""
+    if shut := dict.fromkeys(names, SHUT):
+        driver.run(driver.set_limits(shut, by=BY))
+
+
+def open_limits(carrier: Carrier, shut: Mapping[str, GateSpec | None]) -> Mapping[str, GateSpec | None]:
     """Open those under which no job is left in the source; returns the others."""
     if not shut:
-        return ()
+        return shut
     used = _limits_of(carrier.jobs(LIVE))
-    restore_limits(carrier.source, carrier.target, [name for name in shut if name not in used])
-    return tuple(name for name in shut if name in used)
+    restore_limits(carrier.target, {name: spec for name, spec in shut.items() if name not in used})
+    return {name: spec for name, spec in shut.items() if name in used}
 
 
-def restore_limits(source: Driver, target: Driver, names: list[str]) -> None:
-    """Give limits the numbers that a person has set in the source, or those of the code."""
-    if not names:
+def restore_limits(driver: Driver, before: Mapping[str, GateSpec | None]) -> None:
+    """Give limits that are shut the numbers that people had set, or those of the code."""
+    if not before:
         return
-    set_there = live_limits(source)
-    target.run(target.set_limits({name: set_there.get(name) for name in names}, by=BY))
+    shut = {limit.name for limit in driver.run(driver.limits()) if limit.spec == SHUT}
+    if opened := {name: spec for name, spec in before.items() if name in shut}:
+        driver.run(driver.set_limits(opened, by=BY))
 
 
 def live_limits(driver: Driver) -> dict[str, GateSpec]:
@@ -171,12 +188,10 @@ def copy_settings(carrier: Carrier) -> None:
     source, target = carrier.source, carrier.target
     scope = carrier.scope
     if scope.tenant is not None:  # its queues are those of others, too
-        copy_effects(carrier)
         return
     for book in COPIED if scope.is_all else (QUEUE_SETTINGS,):
-        for record in records_of(source, book):
-            if scope.is_all or record.key in scope.queues:
-                target.run(target.kv_swap(KvRecord(book=book, key=record.key, body=record.body)))
+        copy_records(target, (one for one in records_of(source, book) if _is_copied(one, scope)), None)
+    _copy_ends_of_pauses(carrier)
     for queue, one in read_settings(list(records_of(target, QUEUE_SETTINGS))).items():
         if scope.covers(queue, None):
             is_strict = one.order is Order.STRICT
@@ -184,12 +199,35 @@ def copy_settings(carrier: Carrier) -> None:
             target.run(target.set_queue(queue, rule))
     if scope.is_all and (specs := live_limits(source)):
         target.run(target.set_limits(dict(specs), by=BY))
-    copy_effects(carrier)
 
 
-def copy_effects(carrier: Carrier) -> None:
-    """The keys of outside effects that were begun or done."""
-    copy_book(carrier.source, carrier.target, (IDEMPOTENCY,), EFFECTS_KEPT)
+def _is_copied(record: KvRecord, scope: Scope) -> bool:
+    if record.key.startswith((UNTIL, PAUSED)):
+        return False
+    return scope.is_all or record.key in scope.queues
+
+
+def _copy_ends_of_pauses(carrier: Carrier) -> None:
+    """A pause with an end is over in the target at that time, too."""
+    source, target = carrier.source, carrier.target
+    now = store_time(source)
+    for queue, until in pause_ends(list(records_of(source, QUEUE_SETTINGS))).items():
+        if until > now and carrier.scope.covers(queue, None):
+            copy_records(target, pause_records(queue, until, now), None)
+
+
+def copy_effects(carrier: Carrier, known: set[KvRecord]) -> None:
+    """The keys of outside effects that were begun or done, but for those that are known to be there."""
+    target = carrier.target
+    for record in records_of(carrier.source, IDEMPOTENCY):
+        if record in known:
+            continue
+        kept = KvRecord(book=IDEMPOTENCY, key=record.key, body=record.body, keep=EFFECTS_KEPT)
+        there = target.run(target.kv_swap(kept))
+        if there is not None and record.body.startswith(DONE):
+            # It was begun when it was copied. What is done is not done again.
+            target.run(target.kv_swap(kept, instead_of=BEGUN))
+        known.add(record)
 
 
 def capped_queues(carrier: Carrier) -> frozenset[str]:

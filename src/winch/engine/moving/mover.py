@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from winch.core.lifecycle import JobState
 from winch.engine.base.operation import drive
 from winch.engine.moving import holding
 from winch.engine.moving.carrying import LIVE, Carrier, is_ordered, jobs_of
-from winch.engine.moving.holding import BY, is_ours
+from winch.engine.moving.holding import BY, ON_THEIR_WAY, is_ours
 from winch.engine.moving.plans import parcels_of
 from winch.engine.moving.route import (
     ALL,
@@ -61,6 +61,7 @@ class Mover:
         self._tell = tell
         self._me = secrets.token_hex(8)
         self._renewed_at: float | None = None
+        self._effects: set[KvRecord] = set()
 
     # -- the record --------------------------------------------------------------------------------
 
@@ -75,8 +76,7 @@ class Mover:
         """Announce a move. Everything was checked before."""
         self._hold_lock()
         before = self.route()
-        if before is not None and before.step is not MoveStep.DONE:
-            raise ConfigError(f"{before.scope} already moves to {before.address}; pass --resume")
+        self.refuse_second(before)
         there = self._records(self.target)
         if there.route is not None:  # of an earlier move, which led here
             self._forget_route(self.target, there.epoch)
@@ -95,10 +95,21 @@ class Mover:
         self._tell(f"announced: {route.scope} moves to {route.address}")
         return route
 
+    def refuse_second(self, before: Route | None) -> None:
+        """Two moves from one store cannot be under way."""
+        if before is not None and before.step is not MoveStep.DONE:
+            raise ConfigError(
+                f"{before.scope} already moves to {before.address}: run `winch move --resume`, or --back"
+            )
+
     def _forget_route(self, driver: Driver, epoch: int) -> None:
         """A producer that finds no route gives the number of the last one."""
-        driver.run(driver.kv_put([KvRecord(book=BOOK, key=EPOCH, body=str(epoch))]))
+        self._keep_epoch(driver, epoch)
         driver.run(driver.kv_delete(BOOK, [ROUTE]))
+
+    def _keep_epoch(self, driver: Driver, epoch: int) -> None:
+        """A store that has no route, and whose fence is raised: what its own producers have to give."""
+        driver.run(driver.kv_put([KvRecord(book=BOOK, key=EPOCH, body=str(epoch))]))
 
     def _target_id(self) -> str:
         record = KvRecord(book=BOOK, key=STORE, body=secrets.token_hex(8))
@@ -168,7 +179,7 @@ class Mover:
                 case MoveStep.HELD:
                     route = self._change(route, route.changed(step=MoveStep.ANNOUNCED))
                 case MoveStep.BACK_HELD:
-                    route = self.turn_back(self._change(route, route.changed(step=MoveStep.FREE)))
+                    route = self.turn_back(self._change(route, route.changed(step=MoveStep.OPEN)))
                 case MoveStep.OPEN:
                     route = self._carry_ordered(route, MoveStep.FREE)
                 case MoveStep.BACK_OPEN:
@@ -180,18 +191,23 @@ class Mover:
         """Lead new jobs to the source again; what was announced only is taken back at once."""
         self._hold_lock()
         if route.step in (MoveStep.ANNOUNCED, MoveStep.HELD):
+            self._resume(self.source, route)
             self._resume(self.target, route)
             holding.forget_schedules(self.target)
             self._forget_route(self.source, route.epoch)
             self._tell("back: nothing had moved")
             return route
+        if route.step is MoveStep.FREE:
+            # A mover that continues forwards from here holds all keys and limits again.
+            route = self._change(route, route.changed(step=MoveStep.OPEN))
         carrier = self.carrier(route, is_back=False)
         carrier.settle()
         self._pause(self.target, route)
         if held := [job.id for job in carrier.holders()]:
             self.target.run(self.target.delete(held, by=BY))
-        holding.restore_limits(self.source, self.target, list(route.limits))
-        route = self._change(route, route.changed(limits=()))
+        holding.restore_limits(self.target, route.limits)
+        route = self._change(route, route.changed(limits={}))
+        self._keep_epoch(self.target, route.epoch + TRIES)
         return self._open(route, MoveStep.BACK_HELD, MoveStep.BACK_OPEN)
 
     def _open(self, route: Route, held: MoveStep, opened: MoveStep) -> Route:
@@ -199,9 +215,10 @@ class Mover:
         carrier = self.carrier(route, is_back=opened.is_back)
         route = self._note_pauses(route)
         names = {*self._queues(carrier.source, route), *self._queues(carrier.target, route)}
-        for name in sorted(names):  # it runs nothing until all that comes first has come
-            self._pause_one(carrier.target, name)
+        self._pause_these(carrier.target, names)  # it runs nothing until all that comes first has come
         holding.announce_schedules(carrier)
+        self._effects.clear()
+        holding.copy_effects(carrier, self._effects)
         time.sleep(IDLE_LAG)
         self._pause(carrier.source, route)
         for _ in range(TRIES):
@@ -250,9 +267,11 @@ class Mover:
         self._pause(carrier.source, route)  # also queues that are new since
         carrier.settle()
         holding.copy_settings(carrier)
+        holding.copy_effects(carrier, self._effects)
         holding.hold_keys(carrier)
-        shut = holding.shut_limits(carrier)
-        route = self._change(route, route.changed(limits=tuple(sorted({*route.limits, *shut}))))
+        shut = {**holding.limits_to_shut(carrier), **route.limits}
+        route = self._change(route, route.changed(limits=shut))
+        holding.shut_limits(carrier.target, shut)
         count = carrier.carry(is_ordered)
         self._tell(f"carried {count} jobs with an order, a key, a limit or a tenant")
         self._tell(f"carried {carrier.carry_families(lambda: None)} jobs that wait for each other")
@@ -282,11 +301,13 @@ class Mover:
         return self._change(route, route.changed(paused={**route.paused, **were}))
 
     def _pause(self, driver: Driver, route: Route) -> None:
-        for name in self._queues(driver, route):
-            self._pause_one(driver, name)
+        self._pause_these(driver, self._queues(driver, route))
 
-    def _pause_one(self, driver: Driver, name: str) -> None:
-        driver.run(driver.pause(name, by=BY, reason=f"{BY}: its jobs are on their way"))
+    def _pause_these(self, driver: Driver, names: Iterable[str]) -> None:
+        """Those that a person has paused stay as they are."""
+        paused = {info.name for info in driver.run(driver.queues()) if info.paused_at is not None}
+        for name in sorted(set(names) - paused):
+            driver.run(driver.pause(name, by=BY, reason=ON_THEIR_WAY))
 
     def _resume(self, driver: Driver, route: Route, *, unless: frozenset[str] = frozenset()) -> None:
         for info in driver.run(driver.queues()):
@@ -303,9 +324,12 @@ class Mover:
         """Move what waits in the source by now; returns how many live jobs are left there."""
         self._hold_lock()
         carrier = self.carrier(route)
+        holding.copy_effects(carrier, self._effects)  # before the jobs come that may repeat them
         carrier.carry(is_ordered)
         carrier.carry(lambda job: True)
         carrier.carry_families(lambda: self._pause(carrier.source, route))
+        # Counted first: what follows has then seen the end of each job that is not counted.
+        left = carrier.left()
         carrier.carry(lambda job: True, [JobState.DEAD])
         if route.final_too:
             carrier.carry(lambda job: True, [JobState.COMPLETED, JobState.CANCELLED])
@@ -313,13 +337,12 @@ class Mover:
         shut = holding.open_limits(carrier, route.limits)
         if shut != route.limits:
             route = self._change(route, route.changed(limits=shut))
-        holding.copy_effects(carrier)
         self._resume(carrier.target, route, unless=holding.capped_queues(carrier))
         if route.scope.tenant is not None or carrier.tied():
             self._resume(carrier.source, route)  # other tenants go on; what is tied ends where it began
         else:
             self._pause(carrier.source, route)
-        return route, carrier.left() + held
+        return route, left + held
 
     def drain(self, route: Route) -> Route:
         """Sweep until no live job is left in the source."""
@@ -350,10 +373,9 @@ class Mover:
     def end_back(self, route: Route) -> None:
         """All is in the source again: nothing is left of the move but its audit lines."""
         self._resume(self.source, route)
-        holding.forget_schedules(self.target)
-        self._forget_route(self.source, route.epoch)
-        time.sleep(IDLE_LAG)
         self._resume(self.target, route)
+        holding.forget_schedules(self.target)
+        self._forget_route(self.source, route.epoch)  # last: without it no other mover goes on here
         self._tell(f"back: all jobs are in {self.source.describe()} again")
 
 

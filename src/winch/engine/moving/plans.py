@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
+from winch.core.flow import FLOW_HEADER, tag_of
 from winch.core.lifecycle import JobState
 from winch.core.policy.unique import Duplicate
 from winch.engine.moving.route import Route
 from winch.storage.decide.unique import Holder, takes_over
-from winch.storage.params import Enqueued, NewJob
+from winch.storage.decide.waits import ALL, AWAITED_HEADER
+from winch.storage.params import Enqueued, JobFilter, NewJob, Page
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Verb
 
@@ -83,3 +86,44 @@ def sent_to(driver: Driver, operation: Generator[Any, Any, T]) -> Plan[T]:
             result: T = stop.value
             return result
         answer = yield On(driver, step)
+
+
+def is_bound(job: NewJob) -> bool:
+    """Whether it matters to which store the job goes: it has a key, a place in an order, or a given id,
+    which one store must decide on."""
+    return job.unique_key is not None or job.fifo is not None or job.is_given_id
+
+
+def flows_of(jobs: Sequence[NewJob]) -> set[str]:
+    """The flows that these jobs are members or callbacks of."""
+    return {job.headers[FLOW_HEADER] for job in jobs if job.headers and FLOW_HEADER in job.headers}
+
+
+def is_led(job: NewJob, route: Route) -> bool:
+    """Whether the job goes where the route leads. A child goes where its parent runs: workers of this
+    process claim from the source alone."""
+    is_child = bool(job.headers) and not job.headers.get(AWAITED_HEADER, ALL).startswith(ALL)
+    return not is_child and route.scope.covers(job.queue, job.tenant)
+
+
+def begun_in(store: Driver, flows: set[str]) -> Plan[set[str]]:
+    """Those of the flows that have jobs in this store."""
+    found = set()
+    for flow in sorted(flows):
+        for tag in (tag_of(flow), f"{tag_of(flow)}:callback"):
+            page: Page = yield On(store, store.list_jobs(JobFilter(tag=tag, limit=1)))
+            if page.jobs:
+                found.add(flow)
+    return found
+
+
+def stored_in(
+    store: Driver, jobs: Sequence[NewJob], epoch: int | None, *, is_repeat: bool, now: datetime | None
+) -> Plan[list[Enqueued] | None]:
+    """The answers of this store; None: it refuses jobs of so old a route."""
+    answers: list[Enqueued] | None
+    if epoch is None:
+        answers = yield On(store, store.enqueue(jobs, is_repeat=is_repeat, now=now))
+    else:
+        answers = yield On(store, store.enqueue_fenced(jobs, epoch, is_repeat=is_repeat, now=now))
+    return answers

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from winch.core.errors import ConfigError
+from winch.core.gates.uses import GateSpec
 from winch.engine.base.operation import Operation
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.protocol import Driver
@@ -56,6 +57,11 @@ class MoveStep(StrEnum):
         return self in (MoveStep.BACK_HELD, MoveStep.BACK_OPEN, MoveStep.BACK_FREE)
 
     @property
+    def is_freed(self) -> bool:
+        """Whether the store that new jobs go to runs them."""
+        return self in (MoveStep.FREE, MoveStep.BACK_FREE, MoveStep.DONE)
+
+    @property
     def may_be_elsewhere(self) -> bool:
         """Whether a job may be in the store that new jobs do not go to."""
         return self is not MoveStep.ANNOUNCED
@@ -92,8 +98,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     - `protocol`: what producers must keep.
     - `epoch`: the number that fenced enqueues give: see docs/protocol/move.md.
-    - `paused`, `target_paused`: the queues that people had paused, with their reasons.
-    - `limits`: the limits that the target holds shut, with what was set there before.
+    - `paused`: the queues that people had paused, with their reasons.
+    - `limits`: the limits that the store holds shut that jobs go to, with what people had set there.
     """
 
     nonce: str
@@ -105,7 +111,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: int = 0
     scope: Scope = ALL
     paused: dict[str, str | None] = {}
-    limits: tuple[str, ...] = ()
+    limits: dict[str, GateSpec | None] = {}
     final_too: bool = False
 
     def changed(self, **fields: object) -> Route:

@@ -6,21 +6,34 @@ and a job is looked for in both stores. What a running job does for its claim st
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import TypeGuard, TypeVar, cast
 
-from winch.core.errors import ConfigError, StorageError
-from winch.core.flow import FLOW_HEADER, tag_of
+from winch.core.errors import ConfigError
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
-from winch.engine.base.operation import Sleep, adrive, drive
-from winch.engine.moving.plans import On, Plan, RoutedVerb, answers_there, parcels_now, plain_of, sent_to
-from winch.engine.moving.route import IDLE_LAG, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
+from winch.core.policy.queue_settings import QueueRule
+from winch.engine.base.operation import Sleep
+from winch.engine.client.backpressure import BOOK as QUEUE_SETTINGS
+from winch.engine.moving.families import FLOW_BOOKS
+from winch.engine.moving.holding import ON_THEIR_WAY, is_ours
+from winch.engine.moving.plans import (
+    On,
+    Plan,
+    answers_there,
+    begun_in,
+    flows_of,
+    is_bound,
+    is_led,
+    parcels_now,
+    stored_in,
+)
+from winch.engine.moving.route import MoveStep, Route
+from winch.engine.moving.routing import PAUSE, Routing
 from winch.storage.decide.unique import Holder
-from winch.storage.decide.waits import ALL, AWAITED_HEADER, Dependencies, Sent
+from winch.storage.decide.waits import Dependencies, Sent
+from winch.storage.kv_records import KvRecord
 from winch.storage.params import (
     Acted,
     Ending,
@@ -29,152 +42,20 @@ from winch.storage.params import (
     JobFilter,
     NewJob,
     Page,
+    QueueInfo,
 )
 from winch.storage.parcels import Parcel
 from winch.storage.protocol import Driver
-from winch.storage.verbs import Now, Sending, Unhurried, Verb
+from winch.storage.verbs import Now, Verb
 
-T = TypeVar("T")
-log: logging.Logger = logging.getLogger("winch")
-# How long a caller waits before it looks again for a job that is on its way, or at a held route.
-PAUSE = 0.01
 ONE_BLOCKED = JobFilter(states=(JobState.BLOCKED,), limit=1)
-# So often a job is looked for that is in neither store: it is on its way for a moment only.
-LOOKS = 500
+T = TypeVar("T")
+# What producers and people keep there is in both stores during a move.
+BOTH = (*FLOW_BOOKS, QUEUE_SETTINGS)
 
 
-class RoutedDriver:
+class RoutedDriver(Routing):
     """A driver that knows the store to which its jobs may move."""
-
-    def __init__(
-        self, source: Driver, target: Driver, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.source = source
-        self.target = target
-        self._monotonic = monotonic
-        self._route: Route | None = None
-        self._read_at = float("-inf")
-        self._hold: tuple[str, float] | None = None
-        self._is_target: str | None = None
-        self._is_strange = False
-        self._has_reached = False
-        # What fenced calls give while no move is under way. During one the route has it.
-        self._idle_epoch = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.source, name)
-
-    # -- running -----------------------------------------------------------------------------------
-
-    def run(self, verb: Verb[T]) -> T:
-        if not isinstance(verb, RoutedVerb):
-            return self.source.run(verb)
-
-        def act(step: Any) -> Any:
-            if isinstance(step, Sleep):
-                return time.sleep(step.seconds)
-            return step.driver.run(step.verb)
-
-        answer: T = drive(verb.plan(), act)
-        return answer
-
-    async def arun(self, verb: Verb[T]) -> T:
-        if not isinstance(verb, RoutedVerb):
-            return await self.source.arun(verb)
-        import asyncio
-
-        async def act(step: Any) -> Any:
-            if isinstance(step, Sleep):
-                return await asyncio.sleep(step.seconds)
-            return await step.driver.arun(step.verb)
-
-        answer: T = await adrive(verb.plan(), act)
-        return answer
-
-    def sending(self, verb: Verb[T]) -> Sending[T]:
-        return Unhurried(self.run, verb) if isinstance(verb, RoutedVerb) else self.source.sending(verb)
-
-    def run_on(self, conn: object, verb: Verb[T]) -> T:
-        """In a caller's transaction everything is in the source: the next sweep moves its jobs."""
-        return self.source.run_on(conn, plain_of(verb))
-
-    async def arun_on(self, conn: object, verb: Verb[T]) -> T:
-        return await self.source.arun_on(conn, plain_of(verb))
-
-    def close(self) -> None:
-        self.source.close()
-        self.target.close()
-
-    async def aclose(self) -> None:
-        await self.source.aclose()
-        await self.target.aclose()
-
-    # -- the route ---------------------------------------------------------------------------------
-
-    @property
-    def _is_idle(self) -> bool:
-        """Whether no move was under way a moment ago."""
-        return self._route is None and self._monotonic() - self._read_at < IDLE_LAG
-
-    def _current(self) -> Plan[Route | None]:
-        """The route, as new as it must be. One that is done stays so."""
-        route = self._route
-        if route is not None and route.step is MoveStep.DONE:
-            return route
-        if self._monotonic() - self._read_at >= (IDLE_LAG if route is None else LAG):
-            began = self._monotonic()
-            yield from self._reached()
-            route, _, epoch = yield from sent_to(self.source, look(self.source))
-            if route is not None and route.store != self._is_target:
-                _, self._is_target, _ = yield from sent_to(self.target, look(self.target))
-                if route.store != self._is_target:
-                    self._warn(route)
-                    route = None
-            if route is None:
-                self._idle_epoch = epoch
-            self._route, self._read_at = route, began
-        return route
-
-    def _reached(self) -> Plan[None]:
-        """Open a connection to the target with the first call, so that none waits for it in a move."""
-        if self._has_reached:
-            return
-        self._has_reached = True
-        try:
-            _, self._is_target, _ = yield from sent_to(self.target, look(self.target))
-        except StorageError as error:
-            log.warning("move_to is set, and its store cannot be used yet: %s", error)
-
-    def _warn(self, route: Route) -> None:
-        if not self._is_strange:
-            self._is_strange = True
-            log.error(
-                "jobs of %s move to %s, but move_to names another store: new jobs stay here until the "
-                "move takes them along; set move_to to its target",
-                self.source.describe(),
-                route.address,
-            )
-
-    def _settled(self) -> Plan[Route | None]:
-        """The route once it is not held. A hold that lasts is of a mover that died: it is taken back."""
-        while True:
-            route = yield from self._current()
-            if route is None or not route.step.is_held:
-                self._hold = None
-                return route
-            if self._hold is None or self._hold[0] != route.nonce:
-                self._hold = route.nonce, self._monotonic()
-            if self._monotonic() - self._hold[1] > LONGEST_HOLD:
-                back = MoveStep.FREE if route.step.is_back else MoveStep.ANNOUNCED
-                yield from sent_to(self.source, swap(self.source, route, route.changed(step=back)))
-            yield Sleep(PAUSE)
-            self._read_at = float("-inf")
-
-    def _both(self, route: Route) -> tuple[Driver, Driver]:
-        """The store that new jobs go to, and the other one."""
-        if route.step.to_target:
-            return self.target, self.source
-        return self.source, self.target
 
     # -- enqueue -----------------------------------------------------------------------------------
 
@@ -186,9 +67,6 @@ class RoutedDriver:
             return plain
         return self._routed(plain, lambda: self._enqueue(jobs, is_repeat, now))
 
-    def _routed(self, plain: Verb[T], plan: Callable[[], Plan[T]]) -> Verb[T]:
-        return RoutedVerb(plain.name, plain.steps, plain.is_read, plan=plan, plain=plain)
-
     def _enqueue(
         self, jobs: Sequence[NewJob], is_repeat: bool, now: datetime | None
     ) -> Plan[list[Enqueued]]:
@@ -197,6 +75,7 @@ class RoutedDriver:
         is_fenced = is_repeat or any(map(is_bound, jobs))
         stored: dict[str, Enqueued] = {}
         left = list(jobs)
+        refused: int | None = None
         while left:
             route = yield from self._settled() if is_fenced else self._current()
             here: list[NewJob] = []
@@ -204,8 +83,8 @@ class RoutedDriver:
             to = other = self.source
             if route is not None and (route.step.to_target or route.step.is_back):
                 to, other = self._both(route)
-                here = [job for job in left if _is_led(job, route)]
-                begun = yield from _begun_in(other, flows_of(here))
+                here = [job for job in left if is_led(job, route)]
+                begun = yield from begun_in(other, flows_of(here))
                 there = [job for job in here if flows_of([job]) & begun]
                 here = [job for job in here if not flows_of([job]) & begun]
                 decided = yield from self._decided(here, other, route, is_repeat=is_repeat)
@@ -215,6 +94,8 @@ class RoutedDriver:
                 stored |= decided
             ids = {job.id for job in (*here, *there)}
             epoch = self._epoch_of(route) if is_fenced else None
+            if refused is not None and epoch == refused:
+                yield Sleep(PAUSE)
             for store, some in (
                 (to, [job for job in here if job.id not in stored]),
                 (other, there),
@@ -223,10 +104,10 @@ class RoutedDriver:
                 if not some:
                     continue
                 fence = None if some is there else epoch  # a flow that has begun stays together
-                answers = yield from _stored(store, some, fence, is_repeat=is_repeat, now=now)
+                answers = yield from stored_in(store, some, fence, is_repeat=is_repeat, now=now)
                 if answers is None:
                     # In a cluster some of them may be stored, so the next call repeats them.
-                    self._read_at, is_repeat = float("-inf"), True
+                    self._read_at, is_repeat, refused = float("-inf"), True, epoch
                 elif len(some) == len(jobs):
                     return answers
                 else:
@@ -277,14 +158,14 @@ class RoutedDriver:
         def plan() -> Plan[list[Enqueued] | None]:
             route = yield from self._settled()
             to = self.source
-            if route is not None and all(_is_led(job, route) for job in jobs):
+            if route is not None and all(is_led(job, route) for job in jobs):
                 to, other = self._both(route)
                 # A flow that has begun goes on where it is, and so do the callbacks of its batch.
                 awaiting = {waiting for waiting, _ in after.waits} - {job.id for job in jobs}
                 there: list[Ending | None] = []
                 if awaiting:
                     there = yield On(other, other.results([*awaiting]))
-                if any(there) or (yield from _begun_in(other, flows_of(jobs))):
+                if any(there) or (yield from begun_in(other, flows_of(jobs))):
                     to = other
             verb = to.enqueue_after(jobs, after, is_repeat=is_repeat, now=now)
             answers: list[Enqueued] | None = yield On(to, verb)
@@ -315,53 +196,24 @@ class RoutedDriver:
     # -- jobs by id --------------------------------------------------------------------------------
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
-        return self._found(self.source.get(ids), ids, lambda store, some: store.get(some))
+        return self._by_id(self.source.get(ids), ids, lambda s, some: s.get(some), _is_some)
 
     def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
-        return self._found(self.source.results(ids), ids, lambda store, some: store.results(some))
+        return self._by_id(self.source.results(ids), ids, lambda s, some: s.results(some), _is_some)
 
     def explain(self, job_id: str, *, now: Now = None) -> Verb[Facts | None]:
         plain = self.source.explain(job_id, now=now)
 
         def plan() -> Plan[Facts | None]:
             found: Facts | None = yield On(self.source, plain)
-            if found is None and (yield from self._current()) is not None:
-                found = yield On(self.target, self.target.explain(job_id, now=now))
-            return found
 
-        return self._routed(plain, plan)
+            def look(store: Driver) -> Plan[bool]:
+                nonlocal found
+                found = yield On(store, store.explain(job_id, now=now))
+                return found is not None
 
-    def _found(
-        self,
-        plain: Verb[list[T | None]],
-        ids: Sequence[str],
-        read: Callable[[Driver, Sequence[str]], Verb[list[T | None]]],
-    ) -> Verb[list[T | None]]:
-        def plan() -> Plan[list[T | None]]:
-            found: list[T | None] = yield On(self.source, plain)
-            route = None
-            if any(one is None for one in found):
-                route = yield from self._current()
-            if route is None:
-                return found
-            for _ in range(LOOKS):
-                left = [place for place, one in enumerate(found) if one is None]
-                if not left:
-                    break
-                # Both ways: a move may have gone back.
-                to, other = self._both(route)
-                parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
-                for store in (to, other):
-                    some = [ids[place] for place in left]
-                    more: list[T | None] = yield On(store, read(store, some))
-                    for place, one in zip(left, more, strict=True):
-                        found[place] = one
-                    left = [place for place, one in enumerate(found) if one is None]
-                    if not left:
-                        return found
-                if not {ids[place] for place in left} & {job.id for job in parcel.jobs}:
-                    break
-                yield Sleep(PAUSE)
+            if found is None:
+                yield from self._sought(look, lambda job: job.id == job_id)
             return found
 
         return self._routed(plain, plan)
@@ -379,72 +231,117 @@ class RoutedDriver:
     def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
         return self._acted(ids, lambda s, some: s.delete(some, by=by, now=now))
 
+    def move(self, ids: Sequence[str], queue: str, *, by: str, now: Now = None) -> Verb[list[Acted]]:
+        return self._acted(ids, lambda s, some: s.move(some, queue, by=by, now=now))
+
     def _acted(
         self, ids: Sequence[str], act: Callable[[Driver, Sequence[str]], Verb[list[Acted]]]
     ) -> Verb[list[Acted]]:
-        plain = act(self.source, ids)
+        return self._by_id(act(self.source, ids), ids, act, lambda one: one.state is not None)
 
-        def plan() -> Plan[list[Acted]]:
-            acted: list[Acted] = yield On(self.source, plain)
-            left = [place for place, one in enumerate(acted) if one.state is None]
-            route = (yield from self._current()) if left else None
-            for _ in range(LOOKS):
-                if not left or route is None:
-                    break
-                other = self._both(route)[1]
-                parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
-                some = [ids[place] for place in left]
-                more: list[Acted] = yield On(self.target, act(self.target, some))
-                for place, one in zip(left, more, strict=True):
-                    acted[place] = one
-                left = [place for place in left if acted[place].state is None]
-                if not {ids[place] for place in left} & {job.id for job in parcel.jobs}:
-                    break
-                yield Sleep(PAUSE)
-            return acted
+    def release_key(self, key: str, *, by: str, now: Now = None) -> Verb[str | None]:
+        plain = self.source.release_key(key, by=by, now=now)
+
+        def plan() -> Plan[str | None]:
+            holder: str | None = yield On(self.source, plain)
+
+            def look(store: Driver) -> Plan[bool]:
+                nonlocal holder
+                holder = yield On(store, store.release_key(key, by=by, now=now))
+                return holder is not None
+
+            if holder is None:
+                yield from self._sought(look, lambda job: job.unique_key == key)
+            return holder
+
+        return self._routed(plain, plan)
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    def pause(self, queue: str, *, by: str, reason: str | None = None, now: Now = None) -> Verb[None]:
+        return self._in_both(queue, lambda s: s.pause(queue, by=by, reason=reason, now=now))
+
+    def resume(self, queue: str, *, by: str, now: Now = None) -> Verb[None]:
+        """Where the mover would keep the queue paused it is paused for the mover from now on."""
+        plain = self.source.resume(queue, by=by, now=now)
+
+        def plan() -> Plan[None]:
+            route = yield from self._current()
+            if not _leads(route, queue):
+                yield On(self.source, plain)
+                return
+            for store in (self.source, self.target):
+                found: list[QueueInfo] = yield On(store, store.queues())
+                reasons = [one.pause_reason for one in found if one.name == queue and one.paused_at]
+                if not reasons or is_ours(reasons[0]):
+                    continue
+                if route.step is MoveStep.ANNOUNCED or (
+                    route.step.is_freed and store is self._both(route)[0]
+                ):
+                    yield On(store, store.resume(queue, by=by, now=now))
+                else:
+                    yield On(store, store.pause(queue, by=by, reason=ON_THEIR_WAY, now=now))
+
+        return self._routed(plain, plan)
+
+    def set_queue(self, queue: str, rule: QueueRule, *, now: Now = None) -> Verb[None]:
+        return self._in_both(queue, lambda s: s.set_queue(queue, rule, now=now))
+
+    def _in_both(self, queue: str, verb: Callable[[Driver], Verb[None]]) -> Verb[None]:
+        """What people set for a queue holds in both stores while its jobs move."""
+        plain = verb(self.source)
+
+        def plan() -> Plan[None]:
+            route = yield from self._current()
+            yield On(self.source, plain)
+            if _leads(route, queue):
+                yield On(self.target, verb(self.target))
+
+        return self._routed(plain, plan)
+
+    def kv_put(self, records: Sequence[KvRecord], *, now: Now = None) -> Verb[None]:
+        plain = self.source.kv_put(records, now=now)
+        if self._is_idle or not any(record.book in BOTH for record in records):
+            return plain
+
+        def plan() -> Plan[None]:
+            """What is kept about flows and queues is in both stores: their jobs are in either one."""
+            yield On(self.source, plain)
+            route = yield from self._current()
+            ours = [one for one in records if _is_in_both(one.book, one.key, route)]
+            if ours:
+                yield On(self.target, self.target.kv_put(ours, now=now))
+
+        return self._routed(plain, plan)
+
+    def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
+        plain = self.source.kv_delete(book, keys)
+        if self._is_idle or book not in BOTH:
+            return plain
+
+        def plan() -> Plan[int]:
+            count: int = yield On(self.source, plain)
+            route = yield from self._current()
+            if ours := [key for key in keys if _is_in_both(book, key, route)]:
+                yield On(self.target, self.target.kv_delete(book, ours))
+            return count
 
         return self._routed(plain, plan)
 
 
-def is_bound(job: NewJob) -> bool:
-    """Whether it matters to which store the job goes: it has a key, a place in an order, or a given id,
-    which one store must decide on."""
-    return job.unique_key is not None or job.fifo is not None or job.is_given_id
+def _leads(route: Route | None, queue: str) -> TypeGuard[Route]:
+    """Whether jobs of this queue move."""
+    return route is not None and route.scope.covers(queue, route.scope.tenant)
 
 
-def flows_of(jobs: Sequence[NewJob]) -> set[str]:
-    """The flows that these jobs are members or callbacks of."""
-    return {job.headers[FLOW_HEADER] for job in jobs if job.headers and FLOW_HEADER in job.headers}
+def _is_in_both(book: str, key: str, route: Route | None) -> bool:
+    if book in FLOW_BOOKS:
+        return route is not None and route.step.may_be_elsewhere
+    return book == QUEUE_SETTINGS and _leads(route, key.rpartition(":")[2])
 
 
-def _is_led(job: NewJob, route: Route) -> bool:
-    """Whether the job goes where the route leads. A child goes where its parent runs: workers of this
-    process claim from the source alone."""
-    is_child = bool(job.headers) and not job.headers.get(AWAITED_HEADER, ALL).startswith(ALL)
-    return not is_child and route.scope.covers(job.queue, job.tenant)
-
-
-def _begun_in(store: Driver, flows: set[str]) -> Plan[set[str]]:
-    """Those of the flows that have jobs in this store."""
-    found = set()
-    for flow in sorted(flows):
-        for tag in (tag_of(flow), f"{tag_of(flow)}:callback"):
-            page: Page = yield On(store, store.list_jobs(JobFilter(tag=tag, limit=1)))
-            if page.jobs:
-                found.add(flow)
-    return found
-
-
-def _stored(
-    store: Driver, jobs: Sequence[NewJob], epoch: int | None, *, is_repeat: bool, now: datetime | None
-) -> Plan[list[Enqueued] | None]:
-    """The answers of this store; None: it refuses jobs of so old a route."""
-    answers: list[Enqueued] | None
-    if epoch is None:
-        answers = yield On(store, store.enqueue(jobs, is_repeat=is_repeat, now=now))
-    else:
-        answers = yield On(store, store.enqueue_fenced(jobs, epoch, is_repeat=is_repeat, now=now))
-    return answers
+def _is_some(one: object) -> bool:
+    return one is not None
 
 
 def routed(connected: Callable[[str], Driver], url: str, move_to: str | None) -> Driver:

@@ -19,11 +19,11 @@ class Axis(NamedTuple):
 
     start: float
     step: float
-    count: int
+    steps: int
 
     @property
     def end(self) -> float:
-        return self.start + self.count * self.step
+        return self.start + self.steps * self.step
 
     def mark(self, number: int) -> str:
         """The label of a mark, as a length of time: no decimal that its unit does not need."""

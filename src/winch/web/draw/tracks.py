@@ -51,7 +51,7 @@ def of_nodes(nodes: Sequence[FlowNode], now: datetime, link: Callable[[str], str
     last = max(_end(job, now) for job in jobs) if is_over else now
     # The axis begins with the first start: a wait that all of them had is no property of the flow.
     axis = axis_of(0.0, (last - first).total_seconds(), MOST_MARKS)
-    marks = [axis.mark(n) for n in range(axis.count + 1)]
+    marks = [axis.mark(n) for n in range(axis.steps + 1)]
 
     def at(moment: datetime) -> float:
         return min(max((moment - first).total_seconds() / axis.end, 0.0), 1.0) * WIDE
