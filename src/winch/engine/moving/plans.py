@@ -83,3 +83,20 @@ def sent_to(driver: Driver, operation: Generator[Any, Any, T]) -> Plan[T]:
             result: T = stop.value
             return result
         answer = yield On(driver, step)
+
+
+def filled(
+    found: list[T],
+    left: Sequence[int],
+    ids: Sequence[str],
+    ask: Callable[[Driver, Sequence[str]], Plan[list[T]]],
+    store: Driver,
+    is_absent: Callable[[T], bool],
+) -> Plan[list[int]]:
+    """Ask a store for the jobs at these places, and return the places of those that it does not have."""
+    if not left:
+        return []
+    more = yield from ask(store, [ids[place] for place in left])
+    for place, one in zip(left, more, strict=True):
+        found[place] = one
+    return [place for place in left if is_absent(found[place])]

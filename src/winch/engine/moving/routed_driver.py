@@ -17,7 +17,16 @@ from winch.core.flow import FLOW_HEADER, tag_of
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
 from winch.engine.base.operation import Sleep
-from winch.engine.moving.plans import On, Plan, RoutedVerb, answers_there, parcels_now, plain_of, sent_to
+from winch.engine.moving.plans import (
+    On,
+    Plan,
+    RoutedVerb,
+    answers_there,
+    filled,
+    parcels_now,
+    plain_of,
+    sent_to,
+)
 from winch.engine.moving.route import IDLE_LAG, LAG, LONGEST_HOLD, MoveStep, Route, look, swap
 from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import ALL, AWAITED_HEADER, Sent
@@ -40,7 +49,8 @@ T = TypeVar("T")
 log: logging.Logger = logging.getLogger("winch")
 # How long a caller waits before it looks again for a job that is on its way, or at a held route.
 PAUSE = 0.01
-ONE_BLOCKED = JobFilter(states=(JobState.BLOCKED,), limit=1)
+# A job that waits for a signal, or may do so when it runs.
+ONE_LIVE = JobFilter(states=tuple(state for state in JobState if not state.is_final), limit=1)
 # So often a job is looked for that is in neither store: it is on its way for a moment only.
 LOOKS = 500
 
@@ -329,9 +339,9 @@ class RoutedDriver:
             route = yield from self._settled()
             to, other = (self.source, self.target) if route is None else self._both(route)
             first: Sent = yield On(to, to.signal(name, payload, id=id, now=now))
-            if route is None or route.step is MoveStep.ANNOUNCED:
+            if route is None or route.step in (MoveStep.ANNOUNCED, MoveStep.DONE):
                 return first
-            page: Page = yield On(other, other.list_jobs(ONE_BLOCKED))
+            page: Page = yield On(other, other.list_jobs(ONE_LIVE))
             if not page.jobs:
                 return first
             second: Sent = yield On(other, other.signal(name, payload, id=id, now=now))
@@ -342,95 +352,93 @@ class RoutedDriver:
     # -- jobs by id --------------------------------------------------------------------------------
 
     def get(self, ids: Sequence[str]) -> Verb[list[JobRecord | None]]:
-        return self._found(self.source.get(ids), ids, lambda store, some: store.get(some))
+        return self._sought(ids, lambda store, some: store.get(some), _is_absent)
 
     def results(self, ids: Sequence[str]) -> Verb[list[Ending | None]]:
-        return self._found(self.source.results(ids), ids, lambda store, some: store.results(some))
+        return self._sought(ids, lambda store, some: store.results(some), _is_absent)
 
-    def explain(self, job_id: str, *, now: Now = None) -> Verb[Facts | None]:
-        plain = self.source.explain(job_id, now=now)
-
+    def explain(self, job_id: str, *, now: datetime | None = None) -> Verb[Facts | None]:
         def plan() -> Plan[Facts | None]:
-            found: Facts | None = yield On(self.source, plain)
-            if found is None and (yield from self._current()) is not None:
-                found = yield On(self.target, self.target.explain(job_id, now=now))
-            return found
+            def ask(store: Driver, some: Sequence[str]) -> Plan[list[Facts | None]]:
+                found: Facts | None = yield On(store, store.explain(job_id, now=now))
+                return [found]
 
-        return self._routed(plain, plan)
+            [facts] = yield from self._looked_for([job_id], ask, _is_absent)
+            return facts
 
-    def _found(
-        self,
-        plain: Verb[list[T | None]],
-        ids: Sequence[str],
-        read: Callable[[Driver, Sequence[str]], Verb[list[T | None]]],
-    ) -> Verb[list[T | None]]:
-        def plan() -> Plan[list[T | None]]:
-            found: list[T | None] = yield On(self.source, plain)
-            route = None
-            if any(one is None for one in found):
-                route = yield from self._current()
-            if route is None:
-                return found
-            for _ in range(LOOKS):
-                left = [place for place, one in enumerate(found) if one is None]
-                if not left:
-                    break
-                # Both ways: a move may have gone back.
-                to, other = self._both(route)
-                parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
-                for store in (to, other):
-                    some = [ids[place] for place in left]
-                    more: list[T | None] = yield On(store, read(store, some))
-                    for place, one in zip(left, more, strict=True):
-                        found[place] = one
-                    left = [place for place, one in enumerate(found) if one is None]
-                    if not left:
-                        return found
-                if not {ids[place] for place in left} & {job.id for job in parcel.jobs}:
-                    break
-                yield Sleep(PAUSE)
-            return found
-
-        return self._routed(plain, plan)
+        return self._routed(self.source.explain(job_id, now=now), plan)
 
     def cancel(
-        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: Now = None
+        self, ids: Sequence[str], *, by: str, reason: str | None = None, now: datetime | None = None
     ) -> Verb[list[Acted]]:
         return self._acted(ids, lambda s, some: s.cancel(some, by=by, reason=reason, now=now))
 
     def retry(
-        self, ids: Sequence[str], *, by: str, changes: RetryChanges = NO_CHANGES, now: Now = None
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        changes: RetryChanges = NO_CHANGES,
+        now: datetime | None = None,
     ) -> Verb[list[Acted]]:
         return self._acted(ids, lambda s, some: s.retry(some, by=by, changes=changes, now=now))
 
-    def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
+    def delete(self, ids: Sequence[str], *, by: str, now: datetime | None = None) -> Verb[list[Acted]]:
         return self._acted(ids, lambda s, some: s.delete(some, by=by, now=now))
 
     def _acted(
         self, ids: Sequence[str], act: Callable[[Driver, Sequence[str]], Verb[list[Acted]]]
     ) -> Verb[list[Acted]]:
-        plain = act(self.source, ids)
+        return self._sought(ids, act, lambda acted: acted.state is None)
 
-        def plan() -> Plan[list[Acted]]:
-            acted: list[Acted] = yield On(self.source, plain)
-            left = [place for place, one in enumerate(acted) if one.state is None]
-            route = (yield from self._current()) if left else None
-            for _ in range(LOOKS):
-                if not left or route is None:
-                    break
-                other = self._both(route)[1]
-                parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
-                some = [ids[place] for place in left]
-                more: list[Acted] = yield On(self.target, act(self.target, some))
-                for place, one in zip(left, more, strict=True):
-                    acted[place] = one
-                left = [place for place in left if acted[place].state is None]
-                if not {ids[place] for place in left} & {job.id for job in parcel.jobs}:
-                    break
+    def _sought(
+        self,
+        ids: Sequence[str],
+        verb: Callable[[Driver, Sequence[str]], Verb[list[T]]],
+        is_absent: Callable[[T], bool],
+    ) -> Verb[list[T]]:
+        def ask(store: Driver, some: Sequence[str]) -> Plan[list[T]]:
+            found: list[T] = yield On(store, verb(store, some))
+            return found
+
+        return self._routed(verb(self.source, ids), lambda: self._looked_for(ids, ask, is_absent))
+
+    def _looked_for(
+        self,
+        ids: Sequence[str],
+        ask: Callable[[Driver, Sequence[str]], Plan[list[T]]],
+        is_absent: Callable[[T], bool],
+    ) -> Plan[list[T]]:
+        """The answers for these jobs, wherever they are. A job goes from one store to the open parcel
+        and then to the other, and is looked for in this order, so that it is not missed."""
+        found = yield from ask(self.source, ids)
+        left = [place for place, one in enumerate(found) if is_absent(one)]
+        route = (yield from self._current()) if left else None
+        for turn in range(LOOKS):
+            if not left or route is None:
+                break
+            to, other = self._both(route)
+            if turn or other is not self.source:  # the source has just been asked
+                left = yield from filled(found, left, ids, ask, other, is_absent)
+            parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
+            left = yield from filled(found, left, ids, ask, to, is_absent)
+            if {ids[place] for place in left} & {job.id for job in parcel.jobs}:
                 yield Sleep(PAUSE)
-            return acted
+            elif not left or (route := (yield from self._turned(route))) is None:
+                break
+        return found
 
-        return self._routed(plain, plan)
+    def _turned(self, route: Route) -> Plan[Route | None]:
+        """The route by which to look once more; None where it still leads as it did."""
+        if route.step is MoveStep.DONE:
+            return None
+        self._read_at = float("-inf")
+        now = yield from self._current()
+        return None if now is None or self._both(now) == self._both(route) else now
+
+
+def _is_absent(one: object) -> bool:
+    return one is None
 
 
 def is_bound(job: NewJob) -> bool:
