@@ -12,6 +12,7 @@ import pytest
 
 from winch import App, Limit, Unique, batch, chain
 from winch.core.errors import ConfigError, DuplicateJob
+from winch.core.gates.uses import GateSpec
 from winch.core.job import Note
 from winch.core.lifecycle import JobState
 from winch.engine.moving import mover as mover_module
@@ -514,6 +515,24 @@ def test_a_job_that_moves_while_it_is_looked_for_is_found(
     else:
         assert driver.run(getattr(driver, verb)([job.id])) != [None]
     assert (pair.ids(carrier.source), carrier.moved) == (set(), 1)
+
+
+def test_a_way_back_keeps_what_a_person_has_set_for_a_limit(pair: Pair) -> None:
+    spec = GateSpec(n=5)
+    pair.source.run(pair.source.set_limits({"limit:limited": spec}, by="ann"))
+    pair.limited.enqueue(1)
+    route = pair.mover.drain(pair.opened(Scope(queues=("default",))))
+    claims = pair.claims(pair.target)
+    assert len(claims) == 1
+    route = pair.mover.advance(pair.mover.turn_back(route))
+    assert limit_of(pair.source, "limit:limited") == GateSpec(n=0), "one runs in the target"
+    pair.complete(pair.target, claims)
+    pair.mover.end_back(pair.mover.drain(route))
+    assert limit_of(pair.source, "limit:limited") == spec
+
+
+def limit_of(driver: Driver, name: str) -> GateSpec | None:
+    return next((one.spec for one in driver.run(driver.limits()) if one.name == name), None)
 
 
 def test_a_parcel_on_its_way_is_waited_for(pair: Pair) -> None:

@@ -5,7 +5,7 @@ The store that jobs go to holds each of them until the other one is done with it
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from winch.core.errors import ConfigError
@@ -17,7 +17,7 @@ from winch.core.values.ids import random_id
 from winch.engine.client.backpressure import BOOK as QUEUE_SETTINGS
 from winch.engine.client.backpressure import read_settings
 from winch.engine.moving.carrying import HOLDER, LIVE, RUNNER, Carrier, copy_book, records_of
-from winch.engine.moving.route import Scope
+from winch.engine.moving.route import Route, Scope
 from winch.storage.decide.schedules import Adopt, Answered, Pause, Remove, ScheduleRow, read_definition
 from winch.storage.kv_records import KvRecord
 from winch.storage.protocol import Driver
@@ -70,29 +70,34 @@ def _holder(job: JobRecord) -> JobRecord:
 # -- limits -----------------------------------------------------------------------------------------
 
 
-def shut_limits(carrier: Carrier) -> set[str]:
-    """A limit under which jobs stay in the source for now lets none run in the target; their names."""
-    used = _limits_of(carrier.staying())
-    if used:
-        carrier.target.run(carrier.target.set_limits(dict.fromkeys(used, SHUT), by=BY))
-    return used
+def limits_that_stay(carrier: Carrier) -> set[str]:
+    """The limits under which jobs stay in the source for now: none may run in the target."""
+    return _limits_of(carrier.staying())
 
 
-def open_limits(carrier: Carrier, shut: tuple[str, ...]) -> tuple[str, ...]:
+def shut_limits(carrier: Carrier, names: Iterable[str]) -> None:
+    if names:
+        carrier.target.run(carrier.target.set_limits(dict.fromkeys(names, SHUT), by=BY))
+
+
+def open_limits(carrier: Carrier, route: Route) -> tuple[str, ...]:
     """Open those under which no job is left in the source; returns the others."""
-    if not shut:
+    if not route.limits:
         return ()
     used = _limits_of(carrier.jobs(LIVE))
-    restore_limits(carrier.source, carrier.target, [name for name in shut if name not in used])
-    return tuple(name for name in shut if name in used)
+    restore_limits(
+        carrier.source, carrier.target, route, [one for one in route.limits if one not in used]
+    )
+    return tuple(name for name in route.limits if name in used)
 
 
-def restore_limits(source: Driver, target: Driver, names: list[str]) -> None:
-    """Give limits the numbers that a person has set in the source, or those of the code."""
+def restore_limits(source: Driver, target: Driver, route: Route, names: Sequence[str]) -> None:
+    """Give limits the numbers that a person has set: in the target, else in the source; else those of
+    the code."""
     if not names:
         return
-    set_there = live_limits(source)
-    target.run(target.set_limits({name: set_there.get(name) for name in names}, by=BY))
+    set_by_people = live_limits(source) | route.limits_before
+    target.run(target.set_limits({name: set_by_people.get(name) for name in names}, by=BY))
 
 
 def live_limits(driver: Driver) -> dict[str, GateSpec]:

@@ -189,8 +189,8 @@ class Mover:
         self._pause(self.target, route)
         if held := [job.id for job in carrier.holders()]:
             self.target.run(self.target.delete(held, by=BY))
-        holding.restore_limits(self.source, self.target, list(route.limits))
-        route = self._change(route, route.changed(limits=()))
+        holding.restore_limits(self.source, self.target, route, route.limits)
+        route = self._change(route, route.changed(limits=(), limits_before={}))
         return self._open(route, MoveStep.BACK_HELD, MoveStep.BACK_OPEN)
 
     def _open(self, route: Route, held: MoveStep, opened: MoveStep) -> Route:
@@ -250,8 +250,12 @@ class Mover:
         carrier.settle()
         holding.copy_settings(carrier)
         holding.hold_keys(carrier)
-        shut = holding.shut_limits(carrier)
-        route = self._change(route, route.changed(limits=tuple(sorted({*route.limits, *shut}))))
+        names = {*route.limits, *holding.limits_that_stay(carrier)}
+        before = holding.live_limits(carrier.target) | route.limits_before
+        before = {name: spec for name, spec in before.items() if name in names}
+        # Written down first: once they are shut, what was set there is gone.
+        route = self._change(route, route.changed(limits=tuple(sorted(names)), limits_before=before))
+        holding.shut_limits(carrier, names)
         count = carrier.carry(is_ordered)
         self._tell(f"carried {count} jobs with an order, a key, a limit or a tenant")
         self._tell(f"carried {carrier.carry_families(lambda: None)} jobs that wait for each other")
@@ -309,7 +313,7 @@ class Mover:
         if route.final_too:
             carrier.carry(lambda job: True, [JobState.COMPLETED, JobState.CANCELLED])
         held = carrier.end_holders()
-        shut = holding.open_limits(carrier, route.limits)
+        shut = holding.open_limits(carrier, route)
         if shut != route.limits:
             route = self._change(route, route.changed(limits=shut))
         holding.copy_effects(carrier)

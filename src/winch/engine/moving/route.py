@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from winch.core.errors import ConfigError
+from winch.core.gates.uses import GateSpec
 from winch.engine.base.operation import Operation
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.protocol import Driver
@@ -92,8 +93,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     - `protocol`: what producers must keep.
     - `epoch`: the number that fenced enqueues give: see docs/protocol/move.md.
-    - `paused`, `target_paused`: the queues that people had paused, with their reasons.
-    - `limits`: the limits that the target holds shut, with what was set there before.
+    - `paused`: the queues that people had paused, with their reasons.
+    - `limits`: the limits that are shut in the store to which jobs go; `limits_before`: what people had
+      set for them there.
     """
 
     nonce: str
@@ -106,6 +108,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     scope: Scope = ALL
     paused: dict[str, str | None] = {}
     limits: tuple[str, ...] = ()
+    limits_before: dict[str, GateSpec] = {}
     final_too: bool = False
 
     def changed(self, **fields: object) -> Route:
