@@ -100,6 +100,7 @@ class PushTarget:
                 breaker=own.breaker,
                 retry_budget=own.retry_budget,
                 scope=own.scope,
+                slots=own.slots,
             )
         if self._retry is not None:
             options = msgspec.structs.replace(options, retry=self._retry)
