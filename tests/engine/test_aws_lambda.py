@@ -17,7 +17,7 @@ from winch.integrations import aws_lambda
 CODE = """
     import asyncio, os
     from pathlib import Path
-    from winch import App, Context, Retry
+    from winch import App, Context, Retry, Unique
     from winch.integrations import aws_lambda
 
     app = App(lease="1s", heartbeat="200ms", sweep="200ms", poll="100ms", concurrency=4)
@@ -39,6 +39,9 @@ CODE = """
         await asyncio.sleep(0.05)
         with (HERE / "lines").open("a") as lines:
             lines.write(f"{text}\\n")
+
+    @app.task(name="shop.once", queue="mail", unique=Unique("n", mode="reject"))
+    def once(n: int) -> None: ...
 
     @app.task(name="shop.boom", queue="mail", retry=Retry(attempts=1))
     def boom() -> None:
@@ -175,6 +178,22 @@ def test_only_what_cannot_be_stored_is_named(app: App, store_url: str, tmp_path:
     [job] = app.jobs.list(task="shop.add")
     assert (job.result(), job.record.tags) == (3, ("x",))
     assert job.record.headers["traceparent"] == "00-x"
+
+
+def test_a_message_that_the_store_refuses_keeps_no_other_back(
+    app: App, store_url: str, tmp_path: Path
+) -> None:
+    """Its job has the unique key of another one. Those after it in its group wait for it."""
+    with function(store_url, tmp_path, CODE, "shop.store") as shop:
+        sqs = Messages(shop, arn=f"{ARN}.fifo")
+        sent = {"task": "shop.once", "args": {"n": 1}}
+        first, twin = sqs.send(sent, group="a"), sqs.send(sent, group="b")
+        after = sqs.send({"task": "shop.once", "args": {"n": 2}}, group="b")
+        other = sqs.send({"task": "shop.once", "args": {"n": 3}}, group="c")
+        assert sqs.poll() == [twin, after]
+        assert f"message {twin} of SQS is not stored: unique key" in shop.log
+    assert first != other
+    assert sorted(job.record.args for job in app.jobs.list()) == ['{"n":1}', '{"n":3}']
 
 
 def test_a_message_that_comes_twice_is_one_job(app: App, store_url: str, tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.engine.moving_kit import Pair, made_pair, plain
 from winch import App, Unique, batch, chain
 from winch.core.errors import ConfigError, DuplicateJob
+from winch.core.gates.uses import GateSpec
 from winch.core.job import Note
 from winch.core.lifecycle import JobState
 from winch.engine.moving.carrying import Carrier
@@ -20,6 +22,7 @@ from winch.engine.moving.mover import Mover
 from winch.engine.moving.route import ALL, MoveStep, Scope
 from winch.storage.decide.waits import AWAITED_HEADER
 from winch.storage.params import ClaimRef, Finish, NewJob, Wait
+from winch.storage.protocol import Driver
 
 CHILD = "5e2cf14a-0000-4000-8000-39f6a64c8e3c"
 MAIL = Scope(queues=("mail",))
@@ -425,6 +428,79 @@ def test_a_gate_that_a_tenant_shares_is_refused(pair: Pair) -> None:
     pair.limited.using(tenant="other").enqueue(2)
     refused = refusals(pair.source, pair.target, Scope(tenant="acme"))
     assert any("holds for jobs of tenant 'acme' and for others" in line for line in refused)
+
+
+@pytest.mark.parametrize("verb", ["get", "results", "explain", "cancel"])
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_job_that_moves_while_it_is_looked_for_is_found(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str, is_back: bool
+) -> None:
+    """It leaves the store where it was just before that one is asked."""
+    job = pair.plain.using(delay="1h").enqueue(1)
+    route = pair.opened()
+    if is_back:
+        pair.mover.drain(route)
+        route = pair.mover.turn_back(route)
+    carrier = pair.mover.carrier(route)
+    before = {"get": carrier.source.get, "results": carrier.source.results}
+    asked = getattr(carrier.source, verb)
+
+    def moved_first(*args: Any, **more: Any) -> Any:
+        for name, real in before.items():  # the carrier itself asks
+            setattr(carrier.source, name, real)
+        carrier.carry(lambda job: True)
+        return asked(*args, **more)
+
+    monkeypatch.setattr(carrier.source, verb, moved_first)
+    driver = pair.app.driver
+    if verb == "cancel":
+        [acted] = driver.run(driver.cancel([job.id], by="test"))
+        assert acted.took
+    elif verb == "explain":
+        assert driver.run(driver.explain(job.id)) is not None
+    else:
+        assert driver.run(getattr(driver, verb)([job.id])) != [None]
+    assert (pair.ids(carrier.source), carrier.moved) == (set(), 1)
+
+
+def test_a_way_back_keeps_what_a_person_has_set_for_a_limit(pair: Pair) -> None:
+    spec = GateSpec(n=5)
+    pair.source.run(pair.source.set_limits({"limit:limited": spec}, by="ann"))
+    pair.limited.enqueue(1)
+    route = pair.mover.drain(pair.opened(Scope(queues=("default",))))
+    claims = pair.claims(pair.target)
+    assert len(claims) == 1
+    route = pair.mover.advance(pair.mover.turn_back(route))
+    assert limit_of(pair.source, "limit:limited") == GateSpec(n=0), "one runs in the target"
+    pair.complete(pair.target, claims)
+    pair.mover.end_back(pair.mover.drain(route))
+    assert limit_of(pair.source, "limit:limited") == spec
+
+
+def limit_of(driver: Driver, name: str) -> GateSpec | None:
+    return next((one.spec for one in driver.run(driver.limits()) if one.name == name), None)
+
+
+def test_a_parcel_on_its_way_is_waited_for(pair: Pair) -> None:
+    job = pair.plain.using(delay="1h").enqueue(1)
+    carrier = pair.mover.carrier(pair.opened())
+    pair.source.run(pair.source.move_out(carrier._name, carrier._next(), [job.id]))
+    timer = threading.Timer(0.1, carrier.settle)
+    timer.start()
+    assert pair.app.driver.run(pair.app.driver.explain(job.id)) is not None
+    timer.join()
+
+
+def test_a_signal_goes_to_a_job_that_will_wait_for_it(pair: Pair) -> None:
+    """It runs in the source, and has not come to its wait yet."""
+    pair.plain.enqueue(1)
+    [claim] = pair.claims(pair.source)
+    pair.opened()
+    assert pair.app.signal("approval:7", {"ok": True}, id="a")
+    there = pair.source.run(
+        pair.source.take_signal(ClaimRef(claim.id, claim.token), "approval:7", wanted_by="s")
+    )
+    assert there.payload == '{"ok":true}'
 
 
 def test_a_signal_goes_where_a_job_may_wait_for_it(pair: Pair) -> None:

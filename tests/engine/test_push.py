@@ -397,6 +397,8 @@ def test_a_worker_pushes_or_runs(path: str, target: Receiver) -> None:
     ran, pushed = here.enqueue(), here.using(queue="mail").enqueue()
     with pytest.raises(ConfigError, match=r"'mail' is pushed to a URL, and queue 'here' is not"):
         mail.app.run_worker(burst=True, queues=["mail", "here"])
+    with pytest.raises(ConfigError, match=r"'mail' is pushed to a URL, and queue '\*' is not"):
+        mail.app.run_worker(burst=True, queues={"*": 1, "mail": 1})
     mail.app.run_worker(burst=True, queues=["*"])
     assert [mail.state(one) for one in (job, pushed, ran)] == ["ready", "ready", "completed"]
     mail.run()

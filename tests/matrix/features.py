@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.matrix.shapes import most_at_once
-from tests.matrix.trial import CALLS, LATE, Evidence, Trial
+from tests.matrix.trial import CALLS, FAKTORY, LABELS, LATE, NEEDED, PUSHED, Evidence, Trial
 from winch import Breaker, Context, JobState, Limit, Rate
 from winch.core.gates.uses import gates_of
 
@@ -21,8 +21,10 @@ CONCURRENCY, SLOTS = 48, 20
 RATE, PER = 2, timedelta(seconds=1)
 HOLD = timedelta(milliseconds=600)
 SHORT = "50ms"
+# The shapes whose jobs run outside of Winch's workers.
+OUTSIDE = (PUSHED, FAKTORY)
 # The shapes whose calls may have an id of the caller's.
-GIVEN = ("alone", "enqueue_many")
+GIVEN = ("alone", "enqueue_many", "pushed", "faktory")
 # A store reads its clock a moment before it writes an event.
 TOLERANCE = timedelta(milliseconds=50)
 
@@ -58,6 +60,8 @@ class Feature:
     ends: Callable[[str], dict[int, JobState]] = _all_complete
     misbehave: Callable[[int, Context], None] = lambda n, ctx: None
     alike: int = 0
+    # Whether a handler returns something: one outside of Winch's workers does not.
+    returns: bool = True
 
 
 # -- delay, priority, tenant ---------------------------------------------------------------------------
@@ -240,6 +244,32 @@ def _queue_rated(evidence: Evidence) -> Iterator[str]:
     yield from _at_rate(evidence)
 
 
+def late_queue(shape: str) -> str:
+    """The queue of jobs that are to expire."""
+    return f"{LATE}-{shape}" if shape in OUTSIDE else LATE
+
+
+# -- who runs a job ------------------------------------------------------------------------------------
+
+
+def _ran_outside(queue: str) -> Callable[[Evidence], Iterator[str]]:
+    def judge(evidence: Evidence) -> Iterator[str]:
+        yield from _kept("queue", lambda trial: queue)(evidence)
+        for record in evidence.jobs:
+            if record.state is COMPLETED and record.id not in evidence.trial.outside:
+                yield f"{record.id} has completed, and it never ran outside"
+
+    return judge
+
+
+def _ran_where_needed(evidence: Evidence) -> Iterator[str]:
+    yield from _kept("queue", lambda trial: NEEDED)(evidence)
+    for record in evidence.jobs:
+        for event in evidence.events.get(record.id, ()):
+            if event.kind == "claimed" and event.session not in evidence.trial.labelled:
+                yield f"{record.id} was claimed by a worker without the label {LABELS}"
+
+
 def _fail_first(n: int, ctx: Context) -> None:
     if n == 0 and ctx.attempt == 1:
         raise ConnectionError("the downstream system is away")
@@ -269,7 +299,7 @@ def _held(evidence: Evidence) -> Iterator[str]:
 
 
 def _expires(trial: Trial, n: int) -> dict[str, Any]:
-    return {"expires": SHORT if n == 1 else "1h", "queue": LATE}
+    return {"expires": SHORT if n == 1 else "1h", "queue": late_queue(trial.pair.shape.name)}
 
 
 def _expired_ends(shape: str) -> dict[int, JobState]:
@@ -333,5 +363,13 @@ FEATURES = (
         store=_store_twice,
         judge=_one_per_id,
     ),
+    Feature(
+        "needs",
+        lambda trial, n: {"queue": NEEDED},
+        task_options=lambda trial: {"needs": LABELS},
+        judge=_ran_where_needed,
+    ),
+    Feature("pushed", lambda trial, n: {"queue": PUSHED}, judge=_ran_outside(PUSHED), returns=False),
+    Feature("faktory", lambda trial, n: {"queue": FAKTORY}, judge=_ran_outside(FAKTORY), returns=False),
     Feature("conn=", _conn_of_call, store=_store_in_transactions, judge=_undone),
 )

@@ -10,18 +10,56 @@ from pathlib import Path
 from typing import Any
 
 from lab.history import History, Recorder, Verdict, check, gather
-from tests.matrix.features import CONCURRENCY, FEATURES, LIMIT, PER, RATE, bounded_queue, rated_queue
+from tests.matrix.features import (
+    CONCURRENCY,
+    FEATURES,
+    LIMIT,
+    OUTSIDE,
+    PER,
+    RATE,
+    bounded_queue,
+    late_queue,
+    rated_queue,
+)
+from tests.matrix.outside import fetched, posted, push
 from tests.matrix.shapes import SHAPES
-from tests.matrix.trial import LATE, QUEUE, Evidence, Pair, Trial, number_of
+from tests.matrix.trial import (
+    FAKTORY,
+    LABELS,
+    LATE,
+    NEEDED,
+    PUSHED,
+    QUEUE,
+    Evidence,
+    Pair,
+    Trial,
+    number_of,
+)
 from winch import App, JobState, WinchError
 from winch.core.job import JobRecord
 from winch.core.lifecycle import FINAL
 from winch.storage.params import Event, JobFilter
 
-PAIRS = tuple(Pair(feature, shape) for feature in FEATURES for shape in SHAPES)
+# What one of Winch's workers decides, which does not run the job, so that the two cannot meet: how many
+# jobs it runs at once or starts in a time, and with which slots and labels.
+OF_A_WORKER = ("slots", "queue limit", "queue rate", "needs")
+APART = {
+    *(("needs", shape) for shape in OUTSIDE),
+    *((feature, FAKTORY) for feature in OF_A_WORKER),
+    *((feature, shape) for feature in OUTSIDE for shape in OUTSIDE),
+}
+PAIRS = tuple(
+    Pair(feature, shape)
+    for feature in FEATURES
+    for shape in SHAPES
+    if (feature.name, shape.name) not in APART
+)
 LIVE = tuple(state for state in JobState if state not in FINAL)
-BOUNDED = tuple(bounded_queue(shape.name) for shape in SHAPES)
-RATED = tuple(rated_queue(shape.name) for shape in SHAPES)
+BOUNDED = tuple(bounded_queue(shape.name) for shape in SHAPES if shape.name not in OUTSIDE)
+RATED = tuple(rated_queue(shape.name) for shape in SHAPES if shape.name not in OUTSIDE)
+IN_PUSH = (PUSHED, late_queue(PUSHED), bounded_queue(PUSHED), rated_queue(PUSHED))
+IN_FAKTORY = (FAKTORY, late_queue(FAKTORY))
+PAUSED = (LATE, late_queue(PUSHED), late_queue(FAKTORY))
 WINDOWS = 2
 # Nothing has changed for so long: what is left will never run.
 STANDSTILL = 12.0
@@ -50,16 +88,19 @@ def play(url: str, pairs: Sequence[Pair], folder: Path) -> Played:
         poll="100ms",
         sweep="500ms",
         concurrency=CONCURRENCY,
-        queue_limits=dict.fromkeys(BOUNDED, LIMIT),
-        queue_rates=dict.fromkeys(RATED, f"{RATE}/{PER.total_seconds():.0f}s"),
+        queue_limits=dict.fromkeys((*BOUNDED, bounded_queue(PUSHED)), LIMIT),
+        queue_rates=dict.fromkeys((*RATED, rated_queue(PUSHED)), f"{RATE}/{PER.total_seconds():.0f}s"),
     )
     app.migrate()
     try:
         trials = [Trial(app, recorder, pair) for pair in pairs]
-        app.queues.pause(LATE)
+        for queue in PAUSED:
+            app.queues.pause(queue)
         for trial in trials:
             trial.store()
-        why = asyncio.run(_work(app, trials))
+        with posted({trial.task.name: trial for trial in trials}) as receiver:
+            push(app, IN_PUSH, receiver)
+            why = asyncio.run(_work(app, trials))
         history = gather(app.driver, folder)
         verdict = check(history)
         found = {str(trial.pair): _evidence(trial, history, verdict, why) for trial in trials}
@@ -74,13 +115,23 @@ async def _work(app: App, trials: Sequence[Trial]) -> dict[str, str]:
     growing = [
         trial for trial in trials if "schedule" in str(trial.pair) or "expires" in str(trial.pair)
     ]
-    async with app.worker(queues=[QUEUE, LATE, *BOUNDED, *RATED]):
+    by_task = {trial.task.name: trial for trial in trials}
+    async with (
+        app.worker(queues=[QUEUE, LATE, NEEDED, *BOUNDED, *RATED]),
+        app.worker(queues=[NEEDED], labels=LABELS),
+        app.worker(queues=IN_PUSH),
+        fetched(app, IN_FAKTORY, by_task),
+    ):
+        sessions = await app.driver.arun(app.driver.sessions())
+        for trial in trials:
+            trial.labelled = {one.id for one in sessions if one.labels == LABELS}
         await progress.until(lambda: all(_is_stored(app, trial) for trial in growing), GROWTH)
         for trial in trials:
             if trial.pair.shape.name == "schedule" and trial.refusal is None:
                 await asyncio.to_thread(app.schedules.pause, trial.name)
         await asyncio.sleep(EXPIRY)  # the job of the last window before the pause expires too
-        await asyncio.to_thread(app.queues.resume, LATE)
+        for queue in PAUSED:
+            await asyncio.to_thread(app.queues.resume, queue)
         await progress.until(lambda: not _live(app), PATIENCE)
         left = await asyncio.to_thread(_live, app)
         why = {job.id: await asyncio.to_thread(app.client.why, job.id) for job in left}

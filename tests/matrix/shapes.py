@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.matrix.trial import CALLS, Evidence, Mark, Trial
+from tests.matrix.trial import CALLS, FAKTORY, PUSHED, Evidence, Mark, Trial
 from winch import ChildFailed, Context, JobState, WinchError, batch, chain, chord, flow, group, map_
 
 PARALLEL = 2
@@ -42,6 +42,19 @@ def _alone(trial: Trial, conn: object) -> None:
 
 def _many(trial: Trial, conn: object) -> None:
     trial.handles += trial.app.enqueue_many(trial.calls(), conn=conn)
+
+
+def _outside(queue: str) -> Callable[[Trial, object], None]:
+    """Stored together, in a queue whose jobs run outside of Winch's workers."""
+
+    def store(trial: Trial, conn: object) -> None:
+        calls = []
+        for n in range(CALLS):
+            own = trial.pair.feature.options(trial, n).get("queue", queue)
+            calls.append(trial.using(n, queue=own).bind(n=n))
+        trial.handles += trial.app.enqueue_many(calls, conn=conn)
+
+    return store
 
 
 def _chain(trial: Trial, conn: object) -> None:
@@ -167,17 +180,23 @@ def _each_once(evidence: Evidence) -> Iterator[str]:
                 yield f"call {n} began before call {earlier}, which comes before it, had ended"
 
 
-def _has_result(result: Any) -> Callable[[Evidence], Iterator[str]]:
+NOTHING = [None] * CALLS
+
+
+def _has_result(result: Any, nothing: Any = None) -> Callable[[Evidence], Iterator[str]]:
+    """`nothing`: the result where no handler returns anything."""
+
     def judge(evidence: Evidence) -> Iterator[str]:
         yield from _each_once(evidence)
-        if evidence.is_as_planned() and evidence.result != result:
-            yield f"the result is {evidence.result!r}, not {result!r}"
+        wanted = result if evidence.pair.feature.returns else nothing
+        if evidence.is_as_planned() and evidence.result != wanted:
+            yield f"the result is {evidence.result!r}, not {wanted!r}"
 
     return judge
 
 
 def _map_ran(evidence: Evidence) -> Iterator[str]:
-    yield from _has_result([[n, n] for n in range(CALLS)])(evidence)
+    yield from _has_result([[n, n] for n in range(CALLS)], NOTHING)(evidence)
     if (most := most_at_once(evidence.marks(role="call"))) > PARALLEL:
         yield f"{most} members ran at once, and parallel={PARALLEL}"
 
@@ -224,7 +243,7 @@ def _callbacks_ran(evidence: Evidence) -> Iterator[str]:
 
 def _children_ran(evidence: Evidence) -> Iterator[str]:
     yield from _each_once(evidence)
-    wanted: Any = [[None, n] for n in range(CALLS)]
+    wanted: Any = [[None, n] for n in range(CALLS)] if evidence.pair.feature.returns else NOTHING
     if not evidence.is_as_planned():
         wanted = "a child failed"
     if evidence.result != wanted:
@@ -265,7 +284,7 @@ SHAPES = (
     Shape("alone", _alone, _each_once),
     Shape("enqueue_many", _many, _each_once),
     Shape("chain", _chain, _has_result(_nested(CALLS)), before=lambda n: tuple(range(n))),
-    Shape("group", _group, _has_result([[None, n] for n in range(CALLS)])),
+    Shape("group", _group, _has_result([[None, n] for n in range(CALLS)], NOTHING)),
     Shape(
         "chord",
         _chord,
@@ -283,5 +302,7 @@ SHAPES = (
     ),
     Shape("gather child", _gather, _children_ran, takes_conn=False),
     Shape("ctx.batch", _ctx_batch, _grown_ran, takes_conn=False),
+    Shape("pushed", _outside(PUSHED), _each_once),
+    Shape("faktory", _outside(FAKTORY), _each_once),
     Shape("schedule", _schedule, _windows_ran, takes_conn=False, calls=1),
 )

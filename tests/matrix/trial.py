@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +25,10 @@ CALLS = 4
 QUEUE = "matrix"
 # Paused until every job that is to expire has expired.
 LATE = "late"
+# The queues whose jobs are posted to a URL, and those that clients of Faktory fetch from.
+PUSHED, FAKTORY = "pushed", "faktory"
+# Served by a worker with what its jobs need, and by one without.
+NEEDED, LABELS = "needed", {"gpu": "h100"}
 RETRY = Retry.fixed("100ms", attempts=3, jitter="none")
 # Long enough that two handlers that may run at the same time do.
 WORK = 0.03
@@ -62,6 +67,10 @@ class Trial:
         self.marks: list[Mark] = []
         self.refusal: WinchError | None = None
         self.handles: list[Job[Any]] = []
+        # The jobs that ran outside of Winch's workers.
+        self.outside: set[str] = set()
+        # The sessions of workers with the label that a job needs.
+        self.labelled: set[str] = set()
         # What to ask for the result when everything has ended.
         self.result_of: Callable[..., Any] | None = None
         self.recorder = recorder
@@ -72,18 +81,23 @@ class Trial:
 
         async def run(before: Any = None, n: int = 0, *, ctx: Context) -> Any:
             number = before if isinstance(before, int) else n
-            self._mark("start", role, number, ctx)
-            try:
-                with self.recorder.run(ctx):
-                    result = await body(before, number, ctx)
-            except BaseException:
-                self._mark("error", role, number, ctx)
-                raise
-            self._mark("end", role, number, ctx)
-            return result
+            with self.noted(role, number, ctx):
+                return await body(before, number, ctx)
 
         options = {"queue": QUEUE, "retry": RETRY, **options}
         return self.app.task(name=f"{self.name}:{role}", **options)(run)
+
+    @contextmanager
+    def noted(self, role: str, n: int, ctx: Context) -> Iterator[None]:
+        """Around a handler: when it began, and how it ended."""
+        self._mark("start", role, n, ctx)
+        try:
+            with self.recorder.run(ctx):
+                yield
+        except BaseException:
+            self._mark("error", role, n, ctx)
+            raise
+        self._mark("end", role, n, ctx)
 
     async def _work(self, before: Any, n: int, ctx: Context) -> Any:
         await asyncio.sleep(WORK)

@@ -249,6 +249,20 @@ def test_a_narrowed_producer_learns_nothing_of_the_job_that_holds_its_id_or_key(
             assert "SECRET" not in answer.text
 
 
+@pytest.mark.parametrize("name", ["winch-inputs", "winch-awaited", "winch-flow", "winch-request"])
+def test_a_producer_sets_no_header_of_winch_itself(make_web: Callable[..., Web], name: str) -> None:
+    """These headers make a job a member of a flow, which takes the results of other members: those of
+    another tenant, too."""
+    web = make_web("memory", auth="tokens")
+    token = web.token("operate", tenant="bolt")
+    body = {"task": "shop.add", "args": {"a": 1}, "headers": {name: "{}"}}
+    for path, sent in (("/jobs", body), ("/jobs:bulk", {"jobs": [body]})):
+        answer = web.api("POST", path, sent, token=token)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+        assert f"header '{name}'" in answer.json()["detail"]
+    assert web.api("GET", "/jobs", token=token).json()["jobs"] == []
+
+
 def test_a_narrowed_caller_reads_neither_the_id_nor_the_number_of_other_jobs(
     make_web: Callable[..., Web],
 ) -> None:

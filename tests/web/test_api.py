@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from tests.web.kit import Web
 from winch import Limit
+from winch.core.errors import StorageUnavailable
 from winch.core.lifecycle import JobState
 from winch.storage.params import ClaimParams, Finish, NewSession
 from winch.web.api.work import session_of
@@ -397,6 +399,26 @@ def test_a_claim_waits_for_a_job(web: Web) -> None:
     finally:
         thread.join()
     assert found["id"] == job.id
+
+
+def test_a_claim_that_fails_halfway_gives_back_what_it_took(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client never hears of those jobs, and their leases may be long."""
+    jobs = web.app.enqueue_many([web.add.bind(n) for n in range(3)])
+    driver = web.app.ready()
+    claim, calls = driver.claim, itertools.count(1)
+
+    def breaking(params: ClaimParams) -> Any:
+        if next(calls) == 3:
+            raise StorageUnavailable("the store is away")
+        return claim(params)
+
+    monkeypatch.setattr(driver, "claim", breaking)
+    answer = web.api("POST", "/queues/default/claim", {"max": 3, "lease": "1h"})
+    assert (answer.status_code, next(calls)) == (503, 4)
+    assert [job.refresh().state for job in jobs] == ["ready"] * 3
+    assert {job["id"] for job in web.claim(max=3)} == {job.id for job in jobs}
 
 
 def test_a_cancel_reaches_the_worker(web: Web) -> None:

@@ -17,8 +17,9 @@ from tests.web.conftest import STORES
 from tests.web.faktory_kit import Client, Refused, gateway
 from winch import App
 from winch.core.errors import ConfigError
+from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
-from winch.web.faktory import commands, reservations
+from winch.web.faktory import commands, mutations, reservations
 from winch.web.faktory import gateway as gateways
 from winch.web.faktory.gateway import FaktoryConfig, checked
 from winch.web.faktory.wire import MAX_HELLO_BYTES
@@ -337,6 +338,47 @@ def test_queues_are_paused_resumed_and_emptied(app: App, run: Run) -> None:
                 "resume queue",
                 "purge queue",
             }
+
+    run(main)
+
+
+def test_a_job_that_has_expired_is_not_fetched(app: App, run: Run) -> None:
+    """A producer of Winch has stored it; Faktory's own jobs never expire."""
+    task = app.task(name="late")(lambda: None)
+
+    async def main() -> None:
+        async with gateway(app) as port, Client(port, wid="w1") as client:
+            late = await task.using(expires="50ms").aenqueue()
+            await asyncio.sleep(0.1)
+            good = await task.using(expires="1h").aenqueue()
+            assert (await client.fetch())["jid"] == good.id
+            record = (await app.jobs.aget(late.id)).record
+            assert (record.state, str(record.reason)[:11]) == (JobState.CANCELLED, "expired at ")
+
+    run(main)
+
+
+def test_a_mutation_goes_on_when_a_job_is_gone(
+    app: App, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was deleted between the look for the jobs and the change."""
+    look = mutations._all
+
+    async def deleted_first(app: App, state: JobState) -> list[JobRecord]:
+        found = await look(app, state)
+        await app.jobs.adelete(found[0].id)
+        return found
+
+    monkeypatch.setattr(mutations, "_all", deleted_first)
+
+    async def main() -> None:
+        async with gateway(app) as port, Client(port, wid="w1") as client:
+            later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+            for n in range(3):
+                await client.push("type", n, at=later)
+            assert await client.say("MUTATE", {"cmd": "requeue", "target": "scheduled"}) == "OK"
+            info = await client.say("INFO")
+            assert info["faktory"]["tasks"]["Scheduled"]["size"] == 0
 
     run(main)
 

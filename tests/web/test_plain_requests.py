@@ -14,6 +14,7 @@ import pytest
 
 from tests.web.server import serving
 from winch import App
+from winch.web.fast import plain_requests
 from winch.web.fast.plain_requests import PlainConnection, parsed
 
 BODY = b'{"task": "add", "args": {"a": 1}, "tags": ["x"]}'
@@ -176,6 +177,23 @@ def test_a_body_after_its_head_takes_the_fast_path(
     head, body = post()[: -len(BODY)], post()[-len(BODY) :]
     [(status, _, _)] = answers(addresses["on"], head, body[:10], body[10:], silence=2)
     assert (status, len(taken)) == (202, 1)
+
+
+def test_a_body_in_many_pieces_is_parsed_once(
+    addresses: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a client with a long head and a byte at a time has the server parse the head each time."""
+    heads: list[int] = []
+
+    def counting(data: bytes) -> plain_requests.PlainRequest | None:
+        heads.append(len(data))
+        return parsed(data)
+
+    monkeypatch.setattr(plain_requests, "parsed", counting)
+    head, body = post()[: -len(BODY)], post()[-len(BODY) :]
+    pieces = [bytes([byte]) for byte in body]
+    [(status, _, job)] = answers(addresses["on"], head, *pieces, silence=2)
+    assert (status, job["args"], len(heads)) == (202, {"a": 1}, 1)
 
 
 def test_the_next_request_while_one_is_answered_waits_for_it(addresses: dict[str, int]) -> None:

@@ -356,6 +356,38 @@ def test_children_need_the_right_to_enqueue(make_web: MakeWeb) -> None:
     assert both.ask("/children", {**body, "parent": ref(job)}).status_code == 202
 
 
+def test_children_of_a_narrowed_worker_name_no_job_that_it_must_not_see(make_web: MakeWeb) -> None:
+    web = make_web("memory", auth="tokens")
+    token = web.token("work", "enqueue", queues=("default",))
+    worker = Worker(web, token)
+    held = web.add.using(queue="mail", unique="the-one").enqueue(7)
+    web.add.enqueue(1)
+    [job] = worker.claim()
+    child = {"task": "shop.add", "args": {"a": 1}, "unique": "the-one"}
+    answer = worker.ask("/children", {"parent": ref(job), "jobs": [child]})
+    assert held.id not in answer.text
+    assert (answer.status_code, answer.json()["code"]) == (409, "duplicate")
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_worker_of_some_queues_takes_no_task_away_by_a_contract(make_web: MakeWeb, store: str) -> None:
+    """A contract says to which queue producers send the task: one of its worker's own."""
+    web = make_web(store, auth="tokens")
+    contract = {"task": "bill.charge", "schema": {"type": "object"}, "queue": "billing"}
+    Worker(web, web.token("work"), queues=["billing"], contracts=[contract])
+    narrow = web.token("work", queues=("evil",))
+    body = {"worker": "w", "queues": ["evil"], "contracts": [{**contract, "queue": "evil"}]}
+    answer = web.api("POST", "/sessions", body, token=narrow)
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+    producer = web.token("enqueue", "read")
+    made = web.api("POST", "/jobs", {"task": "bill.charge"}, token=producer).json()
+    assert made["queue"] == "billing"
+    own = {**contract, "task": "evil.task", "queue": "evil"}
+    for _ in range(2):
+        again = web.api("POST", "/sessions", {**body, "contracts": [own]}, token=narrow)
+        assert again.status_code == 201
+
+
 def test_one_job_has_one_outcome_in_a_request(make_web: MakeWeb) -> None:
     web = make_web("memory")
     worker = Worker(web)

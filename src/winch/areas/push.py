@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LONGEST_TIMEOUT = 1800.0
 MOST_TASKS = 1024
 # What a push takes from the task, where this process has it.
-OF_TASK = ("retry", "timeout", "breaker", "retry_budget", "scope")
+OF_TASK = ("retry", "timeout", "breaker", "retry_budget", "scope", "slots")
 # What a member of a flow takes from those before it, kept before its arguments. No JSON begins so.
 _INPUT = "input:"
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")

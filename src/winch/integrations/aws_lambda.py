@@ -24,11 +24,11 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from winch import App, ConfigError, InvalidPayload, Task, UnknownTask, WinchError
+from winch import App, ConfigError, InvalidPayload, StorageError, Task, UnknownTask, WinchError
 from winch.types import Bound, Duration
 
 log: logging.Logger = logging.getLogger("winch")
@@ -58,6 +58,14 @@ class SqsJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int | None = None
     tenant: str | None = None
     tags: tuple[str, ...] | None = None
+
+
+class _Message(NamedTuple):
+    """A message, and the job that it is."""
+
+    id: str
+    group: str | None
+    call: Bound[Any]
 
 
 def handler(
@@ -137,14 +145,14 @@ async def _stored(
     nothing is stored after one that could not be: the order of a group holds."""
     failures: list[str] = []
     broken: set[str] = set()
-    good: list[tuple[str, Bound[Any]]] = []
+    good: list[_Message] = []
     for record in records:
         message, group = str(record["messageId"]), _group(record)
         if group is not None and group in broken:
             failures.append(message)
             continue
         try:
-            good.append((message, _call(app, record, group, task)))
+            good.append(_Message(message, group, _call(app, record, group, task)))
         except (WinchError, msgspec.MsgspecError, ValueError) as error:
             log.error("message %s of SQS is no job: %s", message, error)
             failures.append(message)
@@ -153,11 +161,35 @@ async def _stored(
     if good:
         try:
             await asyncio.to_thread(app.ready)
-            await app.aenqueue_many([call for _, call in good])
         except WinchError as error:
-            # Whether some of them are stored is not known; a repeat stores none of them twice.
             log.error("%d messages of SQS are not stored: %s", len(good), error)
-            failures += [message for message, _ in good]
+            return failures + [one.id for one in good]
+        failures += await _enqueued(app, good)
+    return failures
+
+
+async def _enqueued(app: App, messages: Sequence[_Message]) -> list[str]:
+    """Store these jobs in one call; where one of them is refused, such as a duplicate, each in its own.
+    Returns the messages that are not stored."""
+    try:
+        await app.aenqueue_many([one.call for one in messages])
+    except StorageError as error:
+        # Whether some of them are stored is not known; a repeat stores none of them twice.
+        log.error("%d messages of SQS are not stored: %s", len(messages), error)
+        return [one.id for one in messages]
+    except WinchError as error:
+        if len(messages) == 1:
+            log.error("message %s of SQS is not stored: %s", messages[0].id, error)
+            return [messages[0].id]
+    else:
+        return []
+    failures: list[str] = []
+    broken: set[str] = set()
+    for one in messages:
+        found = [one.id] if one.group in broken else await _enqueued(app, [one])
+        if found and one.group is not None:
+            broken.add(one.group)
+        failures += found
     return failures
 
 

@@ -48,7 +48,8 @@ from winch.storage.parcels import Parcel
 from winch.storage.protocol import Driver
 from winch.storage.verbs import Now, Verb
 
-ONE_BLOCKED = JobFilter(states=(JobState.BLOCKED,), limit=1)
+# A job that waits for a signal, or may do so when it runs.
+ONE_LIVE = JobFilter(states=tuple(state for state in JobState if not state.is_final), limit=1)
 T = TypeVar("T")
 # What producers and people keep there is in both stores during a move.
 BOTH = (*FLOW_BOOKS, QUEUE_SETTINGS)
@@ -183,9 +184,9 @@ class RoutedDriver(Routing):
             route = yield from self._settled()
             to, other = (self.source, self.target) if route is None else self._both(route)
             first: Sent = yield On(to, to.signal(name, payload, id=id, now=now))
-            if route is None or route.step is MoveStep.ANNOUNCED:
+            if route is None or route.step in (MoveStep.ANNOUNCED, MoveStep.DONE):
                 return first
-            page: Page = yield On(other, other.list_jobs(ONE_BLOCKED))
+            page: Page = yield On(other, other.list_jobs(ONE_LIVE))
             if not page.jobs:
                 return first
             second: Sent = yield On(other, other.signal(name, payload, id=id, now=now))

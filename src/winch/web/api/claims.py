@@ -160,8 +160,8 @@ async def jobs_to_run(
     found: list[tuple[Claim, JobToRun]] = []
     ends: list[Finish] = []
     for claim in claims:
-        if (expired := _expired(claim)) is not None:
-            ends.append(finish_of(call.site.app, held_claim(claim), expired))
+        if (late := expired(claim)) is not None:
+            ends.append(finish_of(call.site.app, held_claim(claim), late))
             continue
         try:
             one = await job_to_run(call.site.app, claim)
@@ -175,7 +175,7 @@ async def jobs_to_run(
     return found, ends
 
 
-def _expired(claim: Claim) -> Cancel | None:
+def expired(claim: Claim) -> Cancel | None:
     """The outcome of a job that was claimed too late, as for a worker beside the store."""
     at = claim.expires_at
     if at is None or claim.claimed_at < at or claim.checkpoint is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from winch.storage.params import Acted, NewJob
 from winch.storage.params import Enqueued as Stored
 from winch.web import search
 from winch.web.access import EVERY_NARROWING
+from winch.web.api.headers import job_headers
 from winch.web.operations import walk
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
@@ -59,7 +59,6 @@ LONGEST_WAIT = timedelta(seconds=60)
 CHECK_EVERY = 2.0
 # The header of a job that remembers what an Idempotency-Key was used for.
 REQUEST_HEADER = "winch-request"
-_TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _KEYS = uuid.UUID("6f1d3a52-0f0e-5b7c-9a43-77696e636821")
 
 # -- enqueue -----------------------------------------------------------------------------------------
@@ -73,7 +72,7 @@ async def enqueue(call: WebCall) -> WebReply:
         given_id, digest = _key_id(call, key), _digest(body)
     new = await new_job(call, body, given_id, digest)
     stored, answer = await call.site.client.astore_one(new)
-    await _check_others(call, [answer])
+    await check_others(call, [answer])
     job_id = answer.holder or answer.id
     if digest is not None and not answer.is_new:
         await _check_reuse(call, job_id, digest)
@@ -119,11 +118,11 @@ async def store(call: WebCall, jobs: Sequence[NewJob]) -> list[Stored]:
     """Store the jobs. A narrowed caller hears nothing of a job of others that holds an id or a key."""
     client = call.site.client
     stored = await client.arun(client.store(jobs, None))
-    await _check_others(call, stored)
+    await check_others(call, stored)
     return stored
 
 
-async def _check_others(call: WebCall, stored: Sequence[Stored]) -> None:
+async def check_others(call: WebCall, stored: Sequence[Stored]) -> None:
     """Refuse to name a job that a narrowed caller must not see."""
     if not call.access.is_narrow:
         return
@@ -147,7 +146,9 @@ async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest:
         raise Problem("forbidden", f"this token may not enqueue task {body.task!r}")
     if access.tenant is not None and body.tenant not in (None, access.tenant):
         raise Problem("forbidden", "this token is for another tenant")
-    headers = _trace(call) | dict(body.headers) | ({} if digest is None else {REQUEST_HEADER: digest})
+    headers = job_headers(call.request.headers, body.headers)
+    if digest is not None:
+        headers[REQUEST_HEADER] = digest
     options: dict[str, Any] = {
         "queue": body.queue,
         "priority": body.priority,
@@ -227,16 +228,6 @@ async def _named(
         max_attempts=None if options.retry is None else options.retry.attempts,
         unique_key=None if options.unique is None else options.unique.key,
     )
-
-
-def _trace(call: WebCall) -> dict[str, str]:
-    """The trace that the request belongs to (W3C), for the job to carry on."""
-    given = call.request.headers
-    parent, state = given.get("traceparent", ""), given.get("tracestate", "")
-    if not _TRACEPARENT.fullmatch(parent):
-        return {}
-    fits = state and len(state) <= 512 and state.isascii() and state.isprintable()
-    return {"traceparent": parent} | ({"tracestate": state} if fits else {})
 
 
 def _key_id(call: WebCall, key: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from winch.core.values.ids import parse_id, random_id
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.client import worker_commands
-from winch.engine.client.contracts import Contract, publish_contracts
+from winch.engine.client.contracts import Contract, publish_contracts, stored_contract
 from winch.engine.client.worker_commands import CommandAnswer, WorkerCommand
 from winch.engine.flows.store import send
 from winch.engine.tasks.declared import check_contract
@@ -32,7 +32,7 @@ from winch.storage.verbs import Verb
 from winch.web.api import claims
 from winch.web.api.claims import jobs_to_run, lease_of, long_poll
 from winch.web.api.held import HeldClaim, Serving, held_record
-from winch.web.api.jobs import new_job
+from winch.web.api.jobs import check_others, new_job
 from winch.web.api.work import session_of
 from winch.web.problems import Problem
 from winch.web.routes import PREFIX, WebCall, WebReply, WebRoute
@@ -86,6 +86,7 @@ async def register(call: WebCall) -> WebReply:
         raise Problem("forbidden", "this token may run none of these tasks")
     lease = lease_of(body.lease)
     contracts = {one.task: _contract(call, one) for one in body.contracts}
+    await _check_contracts(call, contracts)
     key = random_id(os.urandom(16)) if body.key is None else parse_id(body.key, "key")
     session = session_of(key, call.access.credential)
     client = call.request.client
@@ -130,6 +131,18 @@ def _contract(call: WebCall, body: ContractBody) -> Contract:
         timeout=body.timeout,
         attempts=body.attempts,
     )
+
+
+async def _check_contracts(call: WebCall, contracts: Iterable[str]) -> None:
+    """A contract says to which queue producers send a task. A caller of some queues does not change that
+    for a task of another queue: it would get the jobs."""
+    if call.access.queues is None:
+        return
+    client, driver = call.site.client, call.site.driver
+    for task in contracts:
+        known = await client.arun(stored_contract(driver, task))
+        if known is not None and not call.access.serves(known.queue or "default"):
+            raise Problem("forbidden", f"this token may not change the contract of task {task!r}")
 
 
 def _queue(call: WebCall, name: str) -> str:
@@ -442,6 +455,7 @@ async def children(call: WebCall) -> WebReply:
         new.append(await new_job(call, one, None if one.id is not None else drawn, None))
     client = call.site.client
     stored = await client.arun(send(client, new, [], None, parent))
+    await check_others(call, stored)
     return WebReply(
         ChildrenOut(jobs=[Enqueued(id=one.holder or one.id, is_new=one.is_new) for one in stored]), 202
     )

@@ -12,7 +12,7 @@ import hashlib
 import os
 from datetime import datetime, timedelta
 
-from winch.core.errors import ConfigError, StorageError, WinchError
+from winch.core.errors import ConfigError, StorageError
 from winch.core.job import Claim, JobRecord, Note
 from winch.core.values import codec
 from winch.core.values.duration import parse_duration
@@ -60,11 +60,17 @@ async def claim(call: WebCall) -> WebReply:
 
     async def look() -> list[ClaimedJob]:
         found: list[ClaimedJob] = []
-        while len(found) < body.max:
-            job = await _claim_one(call, queue, lease, body.worker, tasks)
-            if job is None:
-                break
-            found.append(job)
+        try:
+            while len(found) < body.max:
+                job = await _claim_one(call, queue, lease, body.worker, tasks)
+                if job is None:
+                    break
+                found.append(job)
+        except BaseException:
+            # The client never hears of these: they go back now, not with the end of their leases.
+            for job in found:
+                await asyncio.shield(_end(call, session_of(job.token, call.access.credential)))
+            raise
         return found
 
     wait = parse_duration(body.wait, "wait")
@@ -82,13 +88,14 @@ async def _claim_one(
         claim, session, lease_until = taken
         try:
             found, ends = await jobs_to_run(call, [claim])
-        except WinchError:
-            await _end(call, session)  # the job goes back at once
+            if ends:
+                await call.site.driver.arun(call.site.driver.finish(ends))
+        except BaseException:
+            await asyncio.shield(_end(call, session))  # the job goes back at once
             raise
         for _, job in found:
             fields = {name: getattr(job, name) for name in JobToRun.__struct_fields__}
             return ClaimedJob(**fields, lease_until=lease_until)
-        await call.site.driver.arun(call.site.driver.finish(ends))
         await _end(call, session)
 
 

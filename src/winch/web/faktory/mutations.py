@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from winch.core.errors import WinchError
+from winch.core.errors import JobNotFound, WinchError
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.web.faktory.payload import kept_of
@@ -65,10 +65,12 @@ async def mutate(app: App, given: Mutation) -> None:
                 await app.jobs.aretry(job_id)
             else:
                 await _remove(app, job_id, state)
+        except JobNotFound:
+            continue
         except WinchError:
             # It has moved on meanwhile: then it is no longer one of these.
-            record = (await app.jobs.aget(job_id)).record
-            if record.state is state:
+            [record] = await app.driver.arun(app.driver.get([job_id]))
+            if record is not None and record.state is state:
                 raise
 
 

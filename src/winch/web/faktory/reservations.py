@@ -26,7 +26,7 @@ from winch.core.values.ids import random_id
 from winch.engine.base.service import Service
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import Answer, ClaimParams, Finish, NewSession
-from winch.web.api.claims import completed, finish_of, policy_of, unreadable
+from winch.web.api.claims import completed, expired, finish_of, policy_of, unreadable
 from winch.web.api.held import held_claim, held_record
 from winch.web.faktory.payload import faktory_job, reserve_for
 from winch.web.faktory.wire import FaktoryError
@@ -64,7 +64,8 @@ class Took(Enum):
 
     NOTHING = "nothing"
     NOT_NOW = "not now"
-    """A member of a flow that does not run now. The session is closed; the next claim may find more."""
+    """A job that has expired, or a member of a flow that does not run now. The session is closed; the
+    next claim may find more."""
 
 
 def session_of(token: str, worker: str) -> str:
@@ -125,7 +126,7 @@ class Reservations:
         )
         await driver.arun(driver.kv_put([record]))
         try:
-            found = await faktory_job(self._app, claim)
+            found = expired(claim) or await faktory_job(self._app, claim)
         except InvalidPayload as error:
             await driver.arun(driver.finish([unreadable(claim, error)]))
             raise FaktoryError(f"job {claim.id} is dead: {error}") from None

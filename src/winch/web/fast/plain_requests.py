@@ -160,7 +160,10 @@ class PlainCycle:
 class PlainConnection(Connection):
     """A connection that takes the fast path where it can."""
 
-    _partial = b""  # a request of which the body is not here yet
+    # A request of which the body is not here yet, and what has come of it. It is parsed once: a client
+    # may send it byte by byte.
+    _request: PlainRequest | None = None
+    _partial: bytearray
     _early = b""  # what came while a request of this path was being answered
 
     def data_received(self, data: bytes) -> None:
@@ -170,8 +173,12 @@ class PlainConnection(Connection):
             if len(self._early) > MOST_EARLY:
                 self.flow.pause_reading()
             return
-        if self._partial:
-            data, self._partial = self._partial + data, b""
+        request = self._request
+        if request is not None:
+            self._partial += data
+            if len(self._partial) < request.body_at + request.length:
+                return
+            data, self._request = bytes(self._partial), None
         elif (
             self.conn.their_state is not h11.IDLE
             or self.conn.our_state is not h11.IDLE
@@ -179,13 +186,14 @@ class PlainConnection(Connection):
         ):
             super().data_received(data)
             return
-        request = parsed(data)
+        else:
+            request = parsed(data)
         if request is None:
             super().data_received(data)
             return
         whole = request.body_at + request.length
         if len(data) < whole:
-            self._partial = data
+            self._request, self._partial = request, bytearray(data)
             self._unset_keepalive_if_required()
             self._start_head_timer()
             return
@@ -194,9 +202,9 @@ class PlainConnection(Connection):
 
     def _late(self) -> None:
         self._head_timer = None
-        if self._partial:  # h11 and the site know how long a body may take
-            data, self._partial = self._partial, b""
-            super().data_received(data)
+        if self._request is not None:  # h11 and the site know how long a body may take
+            self._request = None
+            super().data_received(bytes(self._partial))
         else:
             super()._late()
 

@@ -83,8 +83,8 @@ class AllQueues:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The queues that are named beside `*`."""
-        return tuple(name for name in self._weights if name != EVERY)
+        """The queues that are named, `*` among them."""
+        return tuple(self._weights)
 
     def among(self, known: Iterable[str], rng: random.Random) -> QueueOrder:
         """The order over these queues and the named ones. No queue comes before another: only weights
@@ -114,7 +114,7 @@ def pushes_only(named: Sequence[str], pushed: Container[str]) -> bool:
     if mine and others:
         raise ConfigError(
             f"queue {mine[0]!r} is pushed to a URL, and queue {others[0]!r} is not; start a worker "
-            f"for each: -Q {','.join(mine)} and -Q {','.join(others)}"
+            f"for each: -Q '{','.join(mine)}' and -Q '{','.join(others)}'"
         )
     return bool(mine)
 
