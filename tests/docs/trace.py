@@ -8,10 +8,14 @@
 
 An app with default settings runs an embedded worker. The worker is idle, and its caches are warm: it ran
 a job a moment ago. A producer thread enqueues one job, and every call of a Python function in every
-thread is counted for a fixed time, in which the job completes. Then the same time is counted without a
-job. A function belongs to the job's path when it is called more often with the job than without it, in
-most of many rounds. So heartbeats and other loops drop out because they run anyway, not because a list
-names them.
+thread is counted until its handler has run and for a moment more, in which the job completes. Then the
+same time is counted without a job. A function belongs to the job's path when it is called more often
+with the job than without it, in most of many rounds. So heartbeats and other loops drop out because they
+run anyway, not because a list names them.
+
+On a busy machine a loop may be called more often with the job by chance, a flush of the metrics for
+example. So there are more rounds as long as a file stands out in some of them and not in nearly all. One
+that is on the path stands out in nearly all, however many there are.
 """
 
 from __future__ import annotations
@@ -36,11 +40,12 @@ from winch.storage.verbs import Verb
 PACKAGE = Path(__file__).parents[2] / "src/winch"
 PATH_FOLDERS = ("engine", "drivers")
 VALUE_FOLDERS = ("core", "storage")
-ROUNDS = 12
-# A loop that runs anyway is called more often with the job by chance, but not in so many rounds.
-ENOUGH_ROUNDS = 9
-MOST_ROUNDS = 40
+ROUNDS, MOST_ROUNDS, MOST_TRIES = 12, 40, 80
+# The share of the rounds in which a function on the path stands out. Between the others it is unclear.
+ENOUGH, CLEARLY_LESS, CLEARLY_MORE = 0.75, 0.6, 0.9
 WARM_UP, SECONDS = 0.3, 0.15
+# A producer looks at the settings of its queues once a second, here with the warm-up.
+LOOKS_AGAIN, STAYS_WARM = 1.05, 0.8
 
 Function = tuple[str, str]
 """The file, relative to the package, and the function's qualified name."""
@@ -117,15 +122,36 @@ class Trace:
         return [name for at, name in self.functions if at == file]
 
 
-def on_path(rounds: Sequence[tuple[Counter[Function], Counter[Function]]]) -> Trace:
-    """The functions that are called more often with a job than without one in enough rounds."""
+Round = tuple[Counter[Function], Counter[Function]]
+"""The calls with a job, and without one."""
+
+
+def shares(rounds: Sequence[Round]) -> dict[Function, float]:
+    """By function: in which share of the rounds it is called more often with the job."""
     order = dict.fromkeys(function for with_job, _ in rounds for function in with_job)
-    found = []
-    for function in order:
-        more = sum(with_job[function] > without[function] for with_job, without in rounds)
-        if more >= ENOUGH_ROUNDS:
-            found.append(function)
-    return Trace(tuple(found), frozenset(file for file, _ in order))
+    return {
+        function: sum(with_job[function] > without[function] for with_job, without in rounds)
+        / len(rounds)
+        for function in order
+    }
+
+
+def is_clear(rounds: Sequence[Round]) -> bool:
+    """Whether each file is on the path or not beyond chance."""
+    if len(rounds) < ROUNDS:
+        return False
+    files: dict[str, float] = {}
+    for (file, _), share in shares(rounds).items():
+        if file.startswith(PATH_FOLDERS):
+            files[file] = max(share, files.get(file, 0.0))
+    return not any(CLEARLY_LESS < share < CLEARLY_MORE for share in files.values())
+
+
+def on_path(rounds: Sequence[Round]) -> Trace:
+    """The functions that are called more often with the job than without one in enough rounds."""
+    found = shares(rounds)
+    functions = tuple(function for function, share in found.items() if share >= ENOUGH)
+    return Trace(functions, frozenset(file for file, _ in found))
 
 
 def trace(url: str, *, is_async: bool, walk: str = "success") -> Trace:
@@ -151,38 +177,56 @@ async def _trace(watch: Watch, url: str, *, is_async: bool, walk: str) -> Trace:
     fails = walk == "failure"
     end = JobState.DEAD if fails else JobState.COMPLETED
 
+    loop, has_run = asyncio.get_running_loop(), asyncio.Event()
+
     async def coroutine(n: int) -> None:
+        has_run.set()
         if fails:
             raise Expected
 
     def function(n: int) -> None:
+        loop.call_soon_threadsafe(has_run.set)
         if fails:
             raise Expected
 
+    async def once(enqueue: Callable[[], Any]) -> Any:
+        """Enqueue a job and wait until its handler has run."""
+        has_run.clear()
+        job = await _produced(enqueue)
+        async with asyncio.timeout(60):
+            await has_run.wait()
+        return job
+
     task = app.task(name="plain", **WALKS[walk])(coroutine if is_async else function)
     app.ready()
-    rounds: list[tuple[Counter[Function], Counter[Function]]] = []
+    rounds: list[Round] = []
+    warmed = float("-inf")
     async with app.worker():
-        for number in range(MOST_ROUNDS):
-            await _produced(lambda: task.enqueue(n=0))
+        for number in range(MOST_TRIES):
             # Rounds of one length would meet a loop that runs every second at the same place each time.
-            await asyncio.sleep(WARM_UP + number * 0.618 % 1)
+            await asyncio.sleep(number * 0.618 % 1)
+            await _until(warmed + LOOKS_AGAIN)
+            warmed = loop.time()
+            await once(lambda: task.enqueue(n=0))
+            await asyncio.sleep(WARM_UP)
             # The same time for both counts, however long the enqueue takes: loops run by the clock.
             start = _starts(watch)
-            job = await _produced(lambda: task.enqueue(n=1))
-            await _until(start + SECONDS)
+            job = await once(lambda: task.enqueue(n=1))
+            await asyncio.sleep(SECONDS)
             with_job = watch.stop()
-            length = asyncio.get_running_loop().time() - start
+            length = loop.time() - start
             is_completed = (await job.arefresh()).state is end
+            is_warm = start - warmed < STAYS_WARM
             start = _starts(watch)
             await _produced(lambda: None)
             await _until(start + length)
             without_job = watch.stop()
-            if is_completed:  # a busy machine may need longer: the round does not count
+            if is_completed and is_warm:  # else the machine is busy: the round does not count
                 rounds.append((with_job, without_job))
-            if len(rounds) == ROUNDS:
+            if len(rounds) == MOST_ROUNDS or is_clear(rounds):
                 break
     await app.aclose()
+    assert len(rounds) >= ROUNDS, f"the machine is too busy: {len(rounds)} rounds of {MOST_TRIES} count"
     return on_path(rounds)
 
 
