@@ -10,8 +10,8 @@ from typing import Any
 
 # A read that took long is shared for so many times as long: open pages must not keep the store busy.
 TIMES = 5
-# Nobody waits for a read that took this long the last time, as long as its answer is not too old: it is
-# read again meanwhile. In seconds.
+# No request waits for a read that took this long the last time, as long as its answer is not too old: it
+# is read again meanwhile. In seconds.
 SLOW, OLDEST = 0.05, 15.0
 MOST = 200
 
