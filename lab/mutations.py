@@ -239,7 +239,7 @@ MUTATIONS = (
     ),
     Mutation(
         "claim lock", "postgres", LOCK,
-        (("postgres/migrations/0001_schema.sql", "            PERFORM {schema}.lock_gates(keys);\n            has_locked", "            has_locked"),),
+        (("postgres/migrations/0001_schema.sql", "            PERFORM {schema}.lock_gates(keys, 'take');\n            has_locked", "            has_locked"),),
         ("test:tests/storage/test_postgres_admission.py::test_a_claim_counts_the_permits_that_were_taken_while_it_waited",),
     ),
     Mutation(
