@@ -15,9 +15,8 @@ A worker runs the job: `winch worker -A module:app`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from winch.core.lazy import lazy
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from winch.app import App
@@ -214,7 +213,12 @@ _HOMES = {
     "map_": "winch.engine.flows.compose",
 }
 
-__getattr__ = lazy(__name__, _HOMES)
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,6 @@ import msgspec
 
 from winch.core.job import Failure, JobRecord
 from winch.core.lifecycle import JobState
-from winch.core.outcome import Settled
 from winch.core.policy.queue_limits import QueueLimit
 from winch.core.policy.unique import Duplicate, Until
 from winch.storage.gate_records import GateInfo
@@ -152,29 +151,6 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     brake: str | None = None
     is_gated: bool = False
     leaves_turn: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        settled: Settled,
-        id: str,
-        token: str,
-        *,
-        is_awaited: bool = False,
-        is_gated: bool = False,
-        fingerprint: str | None = None,
-    ) -> Finish:
-        """The end of this claim, as it was decided."""
-        outcome = msgspec.structs.asdict(settled)
-        outcome["waits"] = tuple(Wait(key, is_enough) for key, is_enough in settled.waits)
-        return cls(
-            id=id,
-            token=token,
-            is_awaited=is_awaited,
-            is_gated=is_gated,
-            fingerprint=fingerprint,
-            **outcome,
-        )
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False):

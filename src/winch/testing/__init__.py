@@ -7,9 +7,8 @@ Winch installed, and most of its runs need nothing of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from winch.core.lazy import lazy
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from winch.testing._assertions import assert_enqueued, assert_not_enqueued
@@ -27,15 +26,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FlakyStorage": "winch.testing.flaky",
-    "World": "winch.testing._world",
-    "assert_enqueued": "winch.testing._assertions",
-    "assert_not_enqueued": "winch.testing._assertions",
-    "inline": "winch.testing._inline",
-    "virtual": "winch.testing._world",
+    "FlakyStorage": "flaky",
+    "World": "_world",
+    "assert_enqueued": "_assertions",
+    "assert_not_enqueued": "_assertions",
+    "inline": "_inline",
+    "virtual": "_world",
 }
 
-__getattr__ = lazy(__name__, _HOMES)
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

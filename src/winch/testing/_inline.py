@@ -25,7 +25,8 @@ from winch.engine.tasks.middleware import Middleware
 from winch.engine.worker.attempt import Attempt
 from winch.engine.worker.executor import Executor
 from winch.engine.worker.running.choose import JobPlan
-from winch.storage.params import ClaimParams, ClaimRef, Finish, NewSession
+from winch.storage.decide.settled import as_finish
+from winch.storage.params import ClaimParams, ClaimRef, NewSession
 from winch.storage.protocol import Driver
 from winch.testing._crew import InlineThreads, own_runtime
 from winch.testing._loop import has_running_loop
@@ -168,7 +169,7 @@ class _Bench:
         if isinstance(settled, JobPlan):  # pragma: no cover  # one of the two above
             raise AssertionError
         self._runtime.events.send(kind_of(settled.to), claim, error=settled.error, reason=settled.reason)
-        self.store.run(self.store.finish([Finish.of(settled, claim.id, claim.token)]))
+        self.store.run(self.store.finish([as_finish(settled, claim.id, claim.token)]))
         # RetryAfter, Discard and the like are chosen outcomes, not errors of the code under test.
         return self._catch.error if settled.what == "failed" and _is_error(self._catch.error) else None
 

@@ -8,9 +8,7 @@ WSGI.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from winch.core.lazy import lazy
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from winch.web.access import Access
@@ -21,4 +19,10 @@ __all__ = ["Access", "asgi", "wsgi"]
 
 _HOMES = {"Access": "winch.web.access", "asgi": "winch.web.mount", "wsgi": "winch.web.wsgi_adapter"}
 
-__getattr__ = lazy(__name__, _HOMES)
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

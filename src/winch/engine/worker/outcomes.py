@@ -19,6 +19,7 @@ from winch.engine.worker.attempt import Attempt, Interrupt
 from winch.engine.worker.finisher import Finisher
 from winch.engine.worker.held_jobs import HeldJobs, ref_of
 from winch.engine.worker.running.process import Crash
+from winch.storage.decide.settled import as_finish
 from winch.storage.decide.waits import AWAITED_HEADER
 from winch.storage.params import Finish
 
@@ -87,7 +88,7 @@ class Recorder:
         is_member = has_gates and settled.to in FINAL and self.finisher.continues(claim.options)
         end = self.finisher.finish_member if is_member else self.finisher.finish
         end(
-            Finish.of(
+            as_finish(
                 settled,
                 claim.id,
                 claim.token,

@@ -8,9 +8,7 @@ Names are imported when they are used: Django imports this package before its ow
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from winch.core.lazy import lazy
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from winch.integrations.django.backend import WinchBackend
@@ -33,16 +31,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "RequestFilter": "winch.integrations.django.requests",
-    "RequestMiddleware": "winch.integrations.django.requests",
-    "WinchBackend": "winch.integrations.django.backend",
-    "WinchTask": "winch.integrations.django.decorators",
-    "app_of": "winch.integrations.django.stores",
-    "default_access": "winch.integrations.django.dashboard",
-    "from_settings": "winch.integrations.django.dashboard",
-    "schedule": "winch.integrations.django.decorators",
-    "task": "winch.integrations.django.decorators",
-    "view": "winch.integrations.django.dashboard",
+    "RequestFilter": "requests",
+    "RequestMiddleware": "requests",
+    "WinchBackend": "backend",
+    "WinchTask": "decorators",
+    "app_of": "stores",
+    "default_access": "dashboard",
+    "from_settings": "dashboard",
+    "schedule": "decorators",
+    "task": "decorators",
+    "view": "dashboard",
 }
 
-__getattr__ = lazy(__name__, _HOMES)
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -23,6 +23,7 @@ from winch.engine.base.encryption import seal, unseal
 from winch.engine.base.failure import describe
 from winch.engine.flows.inputs import with_inputs
 from winch.engine.tasks.options import StoredOptions
+from winch.storage.decide.settled import as_finish
 from winch.storage.params import Finish
 from winch.storage.protocol import Bell
 from winch.web.api.held import HeldClaim, held_claim
@@ -265,7 +266,7 @@ def finish_of(app: App, held: HeldClaim, outcome: Outcome) -> Finish:
         policy=policy,
         rng=_rng,
     )
-    return Finish.of(settled, held.id, held.token, is_gated=held.is_gated, is_awaited=held.is_awaited)
+    return as_finish(settled, held.id, held.token, is_gated=held.is_gated, is_awaited=held.is_awaited)
 
 
 def failure_of(error: str | ErrorOut) -> Failure:
