@@ -62,6 +62,18 @@ def test_callbacks_of_a_batch_come_once(
         assert told(tasks) == expected  # a member that is brought back calls nobody again
 
 
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_batch_whose_note_cannot_be_kept_calls_back_all_the_same(
+    app: App, tasks: Tasks, times: int
+) -> None:
+    with virtual(app) as world:
+        with batch("import", **callbacks(tasks)) as made:
+            made.enqueue(tasks.score.bind(1))
+            world.lose_reply("kv_put", times)
+        world.run_all()
+        assert told(tasks) == ["told complete", "told success"]
+
+
 @pytest.mark.parametrize("last", [3, -1])
 def test_a_callback_that_is_retried_too_early_waits_again(app: App, tasks: Tasks, last: int) -> None:
     with virtual(app) as world:

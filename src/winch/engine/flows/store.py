@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from winch.core.errors import LostClaim
+from winch.core.errors import LostClaim, StorageUnavailable
 from winch.core.flow import FLOW_ALIKE, FlowNote, Inputs, range_of
 from winch.core.job import JobRecord, keep_awaited
+from winch.engine.base.log import log
 from winch.engine.base.operation import OnConnection, Operation, until_answered
 from winch.engine.tasks.task import Bound
 from winch.storage.decide.waits import AWAITED_HEADER, Dependencies
@@ -119,7 +120,17 @@ def write_note(client: Client, flow_id: str, note: FlowNote, conn: object) -> Op
     driver = client.driver()
     body = msgspec.json.encode(note).decode()
     verb = driver.kv_put([KvRecord(book=BOOK, key=flow_id, body=body, keep=KEEP_NOTE)])
-    yield verb if conn is None else OnConnection(conn, verb)
+    if conn is not None:
+        yield OnConnection(conn, verb)
+        return
+
+    def put(is_repeat: bool) -> Operation[None]:
+        yield verb
+
+    try:
+        yield from until_answered(put)
+    except StorageUnavailable as error:
+        log.warning("the note about flow %s was not kept: %s", flow_id, error)
 
 
 def write_outer(client: Client, inner: str, outers: Sequence[str], conn: object) -> Operation[None]:
