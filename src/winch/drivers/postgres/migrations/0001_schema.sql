@@ -1951,10 +1951,10 @@ BEGIN
             )));
         END IF;
         -- Which candidates are still there, locked from now on: another claim may have had the gates before, and a job that
-        -- something else has locked is left alone.
+        -- something else has locked is left alone. A full join: see above.
         SELECT array_agg(found.place ORDER BY wanted.number) INTO c_place
         FROM unnest(c_id) WITH ORDINALITY AS wanted (id, number)
-        LEFT JOIN (
+        FULL JOIN (
             SELECT job.id, job.ctid AS place
             FROM {schema}.job
             WHERE job.id = ANY (c_id) AND job.state = 'ready' AND (job.gate IS NOT NULL OR is_ruled)
