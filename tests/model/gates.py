@@ -53,7 +53,7 @@ class Transaction(NamedTuple):
     has_job: bool = False
     read: int = UNREAD  # permits, unfinished members, or who waits
     row: int = 0  # the gate's row that it waits for or has, where rows are removed
-    is_sharing: bool = False  # the lock of the gate that it has lets an end, or one claim, go on beside it
+    is_sharing: bool = False  # its lock of the gate lets an end, or one claim, go on beside it
     before: int = UNREAD  # permits when it first counted them
 
     def __str__(self) -> str:
@@ -107,8 +107,8 @@ class LimitDesign:
     # Whether a permit goes with the claim it was given to, or with whatever finish names the job.
     permit_ends: Literal["with its claim", "with any finish"] = "with its claim"
     finish_order: Literal["gate, then job", "job, then gate"] = "gate, then job"
-    # Whether an end of a claim has the gate alone, or beside other ends and one claim. Before that claim blocks a job, it
-    # has the gate alone, too, and counts again.
+    # Whether an end of a claim has the gate alone, or beside other ends and one claim. Before that claim
+    # blocks a job, it has the gate alone, too, and counts again.
     ends: Literal["alone", "beside a claim"] = "alone"
     blocks: Literal["alone, counted again", "alone", "beside ends"] = "alone, counted again"
     # What a transaction does that has waited for the gate's row, when the row is gone after the wait.

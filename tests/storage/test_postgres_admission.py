@@ -377,7 +377,7 @@ def test_a_claim_and_an_end_under_one_limit_do_not_wait_for_each_other(store: St
 
 
 def test_a_claim_waits_for_the_ends_beside_it_before_it_blocks_a_job(store: Store) -> None:
-    """The end looks for blocked jobs and finds none: a job that is blocked by its permit would stay so."""
+    """The end looks for blocked jobs and finds none: one that is blocked by its permit would stay so."""
     driver, session = store.driver, store.session()
     store.add(2, **gated(limit("t", 1)))
     (mine,) = store.claim(session, 1)
@@ -392,7 +392,7 @@ def test_a_claim_waits_for_the_ends_beside_it_before_it_blocks_a_job(store: Stor
 
 def test_a_permit_that_nothing_removed_does_not_stop_the_next_claim_of_its_job(store: Store) -> None:
     """As a trigger that was off leaves it."""
-    driver, session = store.driver, store.session()
+    session = store.session()
     [first, second] = store.add(2, **gated(limit("t", 2)))
     with connected(store.url) as conn:
         conn.execute(

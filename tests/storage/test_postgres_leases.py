@@ -152,9 +152,7 @@ def test_the_next_members_of_many_keys_are_claimed_by_the_hundred(store: Store) 
     """Their finish claims them as a claim does: no index is written to, and they are found as others."""
     session, driver = store.session(), store.driver
     options = [with_gates(None, [GateUse(f"fifo:k{n}", FIFO)]) for n in range(MANY)]
-    members = [
-        new_job(options=text, fifo=f"k{n}") for _ in range(3) for n, text in enumerate(options)
-    ]
+    members = [new_job(options=text, fifo=f"k{n}") for _ in range(3) for n, text in enumerate(options)]
     driver.run(driver.enqueue(members))
     heads = store.claim(session, MANY)
     params = ClaimParams(session=session, token=new_token(), queues=("default",), limit=MANY)
