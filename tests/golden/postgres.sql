@@ -848,9 +848,8 @@ BEGIN
             );
         END IF;
         SELECT
-            array_agg(own.first ORDER BY own.text), array_agg(own.last ORDER BY own.text),
-            array_agg(own.is_scoped ORDER BY own.text), array_agg(own.is_retried ORDER BY own.text),
-            array_agg(own.gate ORDER BY own.text), coalesce(bool_and(own.is_simple), true)
+            array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
+            array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
         INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
         FROM (
             SELECT
@@ -869,6 +868,7 @@ BEGIN
                     AS use (text, gate, kind, is_for_retries, place)
             ) AS use ON use.text = given.text
             GROUP BY given.text
+            ORDER BY given.text
         ) AS own;
         -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other. How
         -- many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
@@ -974,18 +974,18 @@ BEGIN
                 ) AS asked
             )
             SELECT
-                coalesce(array_agg(CASE WHEN NOT is_plain THEN id END ORDER BY number)
+                coalesce(array_agg(CASE WHEN NOT is_plain THEN id END)
                     FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(CASE WHEN NOT is_plain THEN at END ORDER BY number)
+                coalesce(array_agg(CASE WHEN NOT is_plain THEN at END)
                     FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(CASE WHEN is_plain THEN 0 ELSE text END ORDER BY number)
+                coalesce(array_agg(CASE WHEN is_plain THEN 0 ELSE text END)
                     FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(drawn ORDER BY number) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
-                coalesce(array_agg(id ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
-                coalesce(array_agg(gate ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
+                coalesce(array_agg(drawn) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
+                coalesce(array_agg(id) FILTER (WHERE NOT passes AND drawn < room), '{}'),
+                coalesce(array_agg(gate) FILTER (WHERE NOT passes AND drawn < room), '{}'),
                 count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
             INTO drawn, drawn_at, drawn_text, plain_places, held, held_at, is_again
-            FROM judged;
+            FROM (SELECT * FROM judged ORDER BY judged.number) AS judged;
             IF has_rate THEN
                 FOR g, number IN
                     SELECT t_gate[text], count(*) FROM unnest(drawn_text) AS text WHERE text > 0 GROUP BY 1
