@@ -19,6 +19,13 @@ def most_at_once(spans: Iterable[Span]) -> int:
     return most
 
 
+def late_rate(spans: Iterable[Span]) -> float:
+    """Jobs a second in the second half of a run."""
+    ends = sorted(end for _, _, end in spans)
+    late = ends[len(ends) // 2 :]
+    return (len(late) - 1) / (late[-1] - late[0]) * 1e9 if len(late) > 1 else 0.0
+
+
 def most_of_a_key(spans: Iterable[Span], key: Callable[[int], str]) -> int:
     """The largest number of jobs of one key that ran at the same moment."""
     return max(map(most_at_once, _by_key(spans, key).values()), default=0)

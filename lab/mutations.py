@@ -219,7 +219,10 @@ MUTATIONS = (
     ),
     Mutation(
         "gate lock", "postgres", LOCK,
-        (("postgres/migrations/0001_schema.sql", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key;"),),
+        (
+            ("postgres/migrations/0001_schema.sql", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key;"),
+            ("postgres/migrations/0001_schema.sql", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key FOR NO KEY UPDATE;", "PERFORM FROM {schema}.gate WHERE key = ANY (keys) ORDER BY key;"),
+        ),
         ("conformance:gates", "test:tests/faults/test_gates.py::test_without_the_gates_lock_two_claims_would_share_a_permit"),
     ),
     Mutation(
@@ -241,6 +244,11 @@ MUTATIONS = (
         "claim lock", "postgres", LOCK,
         (("postgres/migrations/0001_schema.sql", "            PERFORM {schema}.lock_gates(keys, 'take');\n            has_locked", "            has_locked"),),
         ("test:tests/storage/test_postgres_admission.py::test_a_claim_counts_the_permits_that_were_taken_while_it_waited",),
+    ),
+    Mutation(
+        "block lock", "postgres", "a claim blocks a job beside the end that returns the permit",
+        (("postgres/migrations/0001_schema.sql", "                PERFORM {schema}.lock_gates(keys, 'open');\n", ""),),
+        ("test:tests/storage/test_postgres_admission.py::test_a_claim_waits_for_the_ends_beside_it_before_it_blocks_a_job",),
     ),
     Mutation(
         "fifo order", "postgres", ORDER,

@@ -16,7 +16,7 @@ from bench.contender import Failed, Workers
 from bench.measure import Bench, Drain, drain_once, drain_rate
 from bench.scenario import Scenario, Values
 from bench.scenarios.gated import RIVALS, STORES, name_of
-from bench.spans import Span, most_at_once, most_begun, most_of_a_key, overtaken
+from bench.spans import Span, late_rate, most_at_once, most_begun, most_of_a_key, overtaken
 
 HOT, HOT_GUESS = 8, 3000
 NOTE_SECONDS = 5.0
@@ -107,17 +107,19 @@ def _kept(gate: Gate, bench: Bench, contender: Contender) -> Values:
 def _hot(processes: int, bench: Bench, contender: Contender) -> Values:
     """1 ms jobs under one limit that is smaller than the slots of a single worker."""
     drain = Drain(gate="limit", limit=HOT, job_ms=1, processes=processes, spans=True)
-    most = 0
+    most, late = 0, 0.0
 
     def look(workers: Workers) -> None:
-        nonlocal most
-        most = most_at_once(all_spans(workers, workers.tally().count))
+        nonlocal most, late
+        spans = all_spans(workers, workers.tally().count)
+        most, late = most_at_once(spans), late_rate(spans)
 
     wanted = bench.lengths.gated
     found = drain_rate(bench, contender, drain, wanted=wanted, guess=HOT_GUESS, look=look)
     if most > HOT:
         raise Failed(f"{most} at once, and {HOT} are allowed")
-    return {"rate": found["rate"], "most": most}
+    # The second half without the start of the other processes, which takes cores from the first.
+    return {"rate": found["rate"], "late_rate": late, "most": most}
 
 
 def _rivals(store: str, kind: str) -> tuple[str, ...]:

@@ -96,7 +96,8 @@ def test_a_zombie_holds_no_permit(store: str, postgres_server: Databases) -> Non
 # -- the lock itself ----------------------------------------------------------------------------------
 
 BROKEN = """
-CREATE OR REPLACE FUNCTION winch.lock_gates(keys text[]) RETURNS integer LANGUAGE sql AS 'SELECT 0'
+CREATE OR REPLACE FUNCTION winch.lock_gates(keys text[], purpose text DEFAULT 'open') RETURNS integer
+LANGUAGE sql AS 'SELECT 0'
 """
 
 

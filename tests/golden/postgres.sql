@@ -562,6 +562,7 @@ DECLARE
     g_used bigint[];
     g_own bigint[];
     g_most bigint[];
+    g_permits bigint[];
     g_turn uuid[];
     g_free uuid[];
     g_first uuid[];
@@ -573,6 +574,7 @@ DECLARE
     g_least bigint[];
     -- What is decided. `drawn` has NULL for the next plain job.
     drawn uuid[];
+    drawn_at tid[];
     drawn_text integer[];
     plain_places bigint[];
     held uuid[];
@@ -731,7 +733,7 @@ BEGIN
         IF within IS NOT NULL THEN
             has_locked := true;
         ELSIF cardinality(keys) > 0 THEN
-            PERFORM "winch".lock_gates(keys);
+            PERFORM "winch".lock_gates(keys, 'take');
             has_locked := true;
         END IF;
         at := coalesce(given, clock_timestamp());
@@ -741,9 +743,11 @@ BEGIN
             SELECT
                 array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per), array_agg(gate.how),
                 array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.used), array_agg(gate.own),
-                array_agg(gate.most), array_agg(gate.turn), array_agg(gate.first),
+                array_agg(gate.most), array_agg(gate.permits), array_agg(gate.turn), array_agg(gate.first),
                 bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
-            INTO g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_used, g_own, g_most, g_turn, g_first, is_odd
+            INTO
+                g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_used, g_own, g_most, g_permits, g_turn, g_first,
+                is_odd
             FROM (
                 SELECT
                     wanted.kind, gate.state, "winch".micros(gate.open_at) AS open_at, limit_set.spec IS NOT NULL AS is_set,
@@ -756,6 +760,7 @@ BEGIN
                     CASE WHEN limit_set.spec IS NULL THEN wanted.burst
                         ELSE coalesce((limit_set.spec::jsonb ->> 'burst')::bigint, 0) END AS burst,
                     coalesce(held.used, 0) AS used, coalesce(held.own, 0) AS own, coalesce(held.most, 0) AS most,
+                    coalesce(held.permits, 0) AS permits,
                     CASE wanted.kind WHEN 'fifo' THEN (
                         SELECT permit.job FROM "winch".permit WHERE permit.gate = wanted.key AND permit.token IS NULL
                     ) END AS turn,
@@ -768,18 +773,20 @@ BEGIN
                     ) END AS first
                 FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
                     AS wanted (key, kind, name, n, per, how, burst, number)
-                LEFT JOIN "winch".gate ON gate.key = wanted.key AND wanted.kind IN ('rate', 'scope')
+                LEFT JOIN "winch".gate ON gate.key = CASE WHEN wanted.kind IN ('rate', 'scope') THEN wanted.key END
                 LEFT JOIN "winch".limit_set ON limit_set.name = wanted.name
-                -- As gate_used has it; and what this session has, with its heaviest.
-                LEFT JOIN (
+                -- As gate_used has it; and what this session has, with its heaviest. All of these gates are wanted. A full
+                -- join is one by hash: the planner expects ten rows here, and would compare each gate with each.
+                FULL JOIN (
                     SELECT
                         one.gate,
                         sum(least(one.weight, one.at_once::bigint * one.most))::bigint AS used,
+                        sum(one.permits)::bigint AS permits,
                         max(one.weight) FILTER (WHERE one.is_own) AS own,
                         max(one.most) FILTER (WHERE one.is_own) AS most
                     FROM (
                         SELECT
-                            permit.gate, permit.at_once, sum(permit.weight)::bigint AS weight,
+                            permit.gate, permit.at_once, count(*) AS permits, sum(permit.weight)::bigint AS weight,
                             max(permit.weight)::bigint AS most,
                             permit.session = by_session AND permit.at_once = by_at_once AS is_own
                         FROM "winch".permit
@@ -794,15 +801,14 @@ BEGIN
             g_kept := array_fill(NULL::jsonb, ARRAY[cardinality(g_key)]);
             g_took := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
             g_least := g_took;
-            has_rate := false;
-            FOR g IN 1..cardinality(g_key) LOOP
+            has_rate := coalesce('rate' = ANY (g_kind), false);
+            FOR g IN 1..CASE WHEN has_rate THEN cardinality(g_key) ELSE 0 END LOOP
                 CONTINUE WHEN g_kind[g] <> 'rate';
                 had := "winch".rate_left(g_how[g], g_n[g], g_per[g], g_burst[g], g_state[g], now_us);
                 g_used[g] := had.used;
                 g_level[g] := had.level;
                 g_kept[g] := had.kept;
                 g_took[g] := 0;
-                has_rate := true;
             END LOOP;
             IF is_fair THEN
                 turns := (SELECT gate.state::jsonb FROM "winch".gate WHERE gate.key = 'tenants:' || one.queue);
@@ -822,51 +828,87 @@ BEGIN
             )));
         END IF;
         -- Which candidates are still there, locked from now on: another claim may have had the gates before, and a job that
-        -- something else has locked is left alone.
+        -- something else has locked is left alone. A full join: see above.
         SELECT array_agg(found.place ORDER BY wanted.number) INTO c_place
         FROM unnest(c_id) WITH ORDINALITY AS wanted (id, number)
-        LEFT JOIN (
+        FULL JOIN (
             SELECT job.id, job.ctid AS place
             FROM "winch".job
             WHERE job.id = ANY (c_id) AND job.state = 'ready' AND (job.gate IS NOT NULL OR is_ruled)
             FOR UPDATE SKIP LOCKED
         ) AS found ON found.id = wanted.id;
 
-        -- Where the texts have their uses, and the lines their candidates.
-        t_from := array_fill(1, ARRAY[cardinality(t_options)]);
-        t_to := array_fill(0, ARRAY[cardinality(t_options)]);
-        -- For free slots only: scopes and slow rates. A slow budget for retries counts only when the job is retried.
-        t_scoped := array_fill(false, ARRAY[cardinality(t_options)]);
-        t_retried := t_scoped;
-        -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other.
-        is_simple := NOT is_fair AND NOT is_ruled;
-        t_gate := array_fill(NULL::integer, ARRAY[cardinality(t_options)]);
-        g_use := array_fill(NULL::integer, ARRAY[cardinality(g_key)]);
-        FOR u IN 1..cardinality(u_text) LOOP
-            t := u_text[u];
-            IF t_to[t] = 0 THEN
-                t_from[t] := u;
-            END IF;
-            t_to[t] := u;
-            g := u_gate[u];
-            IF u_kind[u] = 'scope' THEN
-                t_scoped[t] := true;
-            ELSIF g_set[g] THEN
-                u_n[u] := g_n[g];
-            END IF;
-            IF u_kind[u] = 'rate' AND g_n[g] * 1000000 < 1000 * g_per[g] THEN
-                t_scoped[t] := t_scoped[t] OR NOT u_retries[u];
-                t_retried[t] := t_retried[t] OR u_retries[u];
-                is_simple := false;
-            END IF;
-            IF is_simple THEN
-                c := coalesce(g_use[g], u);
-                is_simple := t_from[t] = u AND u_kind[u] <> 'scope' AND NOT u_retries[u] AND u_weight[u] > 0
-                    AND u_weight[c] = u_weight[u] AND u_n[c] = u_n[u] AND g_most[g] IN (0, u_weight[u]);
-                g_use[g] := u;
-                t_gate[t] := g;
-            END IF;
-        END LOOP;
+        -- Where the texts have their uses. For free slots only: scopes and slow rates. A slow budget for retries counts only
+        -- when the job is retried. A full join: see above.
+        IF true = ANY (g_set) THEN
+            u_n := ARRAY(
+                SELECT CASE WHEN use.kind <> 'scope' AND g_set[use.gate] THEN g_n[use.gate] ELSE use.n END
+                FROM unnest(u_gate, u_kind, u_n) WITH ORDINALITY AS use (gate, kind, n, place)
+                ORDER BY use.place
+            );
+        END IF;
+        SELECT
+            array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
+            array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
+        INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
+        FROM (
+            SELECT
+                given.text,
+                coalesce(min(use.place), 1)::integer AS first,
+                coalesce(max(use.place), 0)::integer AS last,
+                coalesce(bool_or(use.kind = 'scope' OR (use.is_slow AND NOT use.is_for_retries)), false) AS is_scoped,
+                coalesce(bool_or(use.is_slow AND use.is_for_retries), false) AS is_retried,
+                min(use.gate)::integer AS gate,
+                count(use.place) <= 1
+                    AND coalesce(bool_and(NOT (use.kind = 'scope' OR use.is_slow OR use.is_for_retries)), true) AS is_simple
+            FROM generate_series(1, cardinality(t_options)) AS given (text)
+            FULL JOIN (
+                SELECT use.*, use.kind = 'rate' AND g_n[use.gate] * 1000000 < 1000 * g_per[use.gate] AS is_slow
+                FROM unnest(u_text, u_gate, u_kind, u_retries) WITH ORDINALITY
+                    AS use (text, gate, kind, is_for_retries, place)
+            ) AS use ON use.text = given.text
+            GROUP BY given.text
+            ORDER BY given.text
+        ) AS own;
+        -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other. How
+        -- many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
+        is_simple := is_simple AND NOT is_fair AND NOT is_ruled;
+        IF is_simple THEN
+            SELECT
+                array_agg(gate.use ORDER BY gate.number), coalesce(bool_and(gate.is_alike), true),
+                array_agg(
+                    CASE
+                        WHEN gate.n >= g_used[gate.number]
+                            AND gate.fits >= by_at_once - least(by_at_once, g_own[gate.number] / gate.weight)
+                        THEN room
+                        ELSE gate.fits
+                    END
+                    ORDER BY gate.number
+                )
+            INTO g_use, is_simple, g_room
+            FROM (
+                SELECT
+                    one.*,
+                    CASE
+                        WHEN g_kind[one.number] = 'limit' THEN greatest(one.n - g_used[one.number], 0) / one.weight
+                        WHEN g_kind[one.number] <> 'rate' THEN NULL
+                        WHEN g_how[one.number] = 'bucket'
+                        THEN floor((g_level[one.number] + 1e-6::double precision) / one.weight)::bigint
+                        ELSE greatest(g_n[one.number] - g_used[one.number], 0) / one.weight
+                    END AS fits
+                FROM (
+                    SELECT
+                        use.gate AS number, max(use.place)::integer AS use, min(use.n) AS n,
+                        nullif(greatest(min(use.weight), 0), 0) AS weight,
+                        min(use.weight) > 0
+                            AND min(use.weight) = max(use.weight)
+                            AND min(use.n) = max(use.n)
+                            AND g_most[use.gate] IN (0, min(use.weight)) AS is_alike
+                    FROM unnest(u_gate, u_n, u_weight) WITH ORDINALITY AS use (gate, n, weight, place)
+                    GROUP BY use.gate
+                ) AS one
+            ) AS gate;
+        END IF;
         plain := (SELECT count(*) FROM unnest(c_plain) AS one WHERE one);
         -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
         IF is_fair THEN
@@ -901,6 +943,7 @@ BEGIN
         END IF;
 
         drawn := '{}';
+        drawn_at := '{}';
         drawn_text := '{}';
         plain_places := '{}';
         held := '{}';
@@ -909,26 +952,9 @@ BEGIN
         l_ended := array_fill(NULL::double precision, ARRAY[cardinality(l_next)]);
         is_again := false;
         IF is_simple THEN
-            -- How many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
-            g_room := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
-            FOR g IN 1..cardinality(g_key) LOOP
-                t := g_use[g];
-                IF g_kind[g] = 'limit' THEN
-                    g_room[g] := greatest(u_n[t] - g_used[g], 0) / u_weight[t];
-                    IF u_n[t] >= g_used[g]
-                        AND g_room[g] >= by_at_once - least(by_at_once, g_own[g] / u_weight[t])
-                    THEN
-                        g_room[g] := room;
-                    END IF;
-                ELSIF g_kind[g] = 'rate' AND g_how[g] = 'bucket' THEN
-                    g_room[g] := floor((g_level[g] + 1e-6::double precision) / u_weight[t]);
-                ELSIF g_kind[g] = 'rate' THEN
-                    g_room[g] := greatest(g_n[g] - g_used[g], 0) / u_weight[t];
-                END IF;
-            END LOOP;
             WITH asked AS MATERIALIZED (
                 SELECT
-                    job.number, job.id, job.text, job.is_plain, t_gate[job.text] AS gate,
+                    job.number, job.id, job.text, job.is_plain, job.place AS at, t_gate[job.text] AS gate,
                     row_number() OVER (PARTITION BY t_gate[job.text] ORDER BY job.number) AS place
                 FROM unnest(c_id, c_text, c_plain, c_place) WITH ORDINALITY AS job (id, text, is_plain, place, number)
                 WHERE job.is_plain OR job.place IS NOT NULL
@@ -948,16 +974,18 @@ BEGIN
                 ) AS asked
             )
             SELECT
-                coalesce(array_agg(CASE WHEN NOT is_plain THEN id END ORDER BY number)
+                coalesce(array_agg(CASE WHEN NOT is_plain THEN id END)
                     FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(CASE WHEN is_plain THEN 0 ELSE text END ORDER BY number)
+                coalesce(array_agg(CASE WHEN NOT is_plain THEN at END)
                     FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(drawn ORDER BY number) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
-                coalesce(array_agg(id ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
-                coalesce(array_agg(gate ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
+                coalesce(array_agg(CASE WHEN is_plain THEN 0 ELSE text END)
+                    FILTER (WHERE passes AND drawn <= room), '{}'),
+                coalesce(array_agg(drawn) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
+                coalesce(array_agg(id) FILTER (WHERE NOT passes AND drawn < room), '{}'),
+                coalesce(array_agg(gate) FILTER (WHERE NOT passes AND drawn < room), '{}'),
                 count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
-            INTO drawn, drawn_text, plain_places, held, held_at, is_again
-            FROM judged;
+            INTO drawn, drawn_at, drawn_text, plain_places, held, held_at, is_again
+            FROM (SELECT * FROM judged ORDER BY judged.number) AS judged;
             IF has_rate THEN
                 FOR g, number IN
                     SELECT t_gate[text], count(*) FROM unnest(drawn_text) AS text WHERE text > 0 GROUP BY 1
@@ -986,11 +1014,13 @@ BEGIN
             s_tag := s_tag[:room];
             SELECT
                 array_agg(CASE WHEN NOT job.is_plain THEN job.id END ORDER BY slot.place),
+                array_agg(CASE WHEN NOT job.is_plain THEN job.at END ORDER BY slot.place),
                 array_agg(CASE WHEN job.is_plain THEN 0 ELSE job.text END ORDER BY slot.place),
                 coalesce(array_agg(slot.place ORDER BY slot.place) FILTER (WHERE job.is_plain), '{}')
-            INTO drawn, drawn_text, plain_places
+            INTO drawn, drawn_at, drawn_text, plain_places
             FROM unnest(s_number[:room]) WITH ORDINALITY AS slot (number, place)
-            JOIN unnest(c_id, c_text, c_plain) WITH ORDINALITY AS job (id, text, is_plain, number) ON job.number = slot.number;
+            JOIN unnest(c_id, c_place, c_text, c_plain) WITH ORDINALITY AS job (id, at, text, is_plain, number)
+                ON job.number = slot.number;
             l_ended := ARRAY(
                 SELECT max(slot.tag) + 1::double precision / l_weight[tenant.number]
                 FROM generate_subscripts(l_weight, 1) AS tenant (number)
@@ -1019,8 +1049,10 @@ BEGIN
                         is_again := is_again OR c_place[c] IS NULL;
                         CONTINUE WHEN c_place[c] IS NULL;
                         drawn := drawn || c_id[c];
+                        drawn_at := drawn_at || c_place[c];
                     ELSE
                         drawn := drawn || NULL::uuid;
+                        drawn_at := drawn_at || NULL::tid;
                         plain_places := plain_places || cardinality(drawn)::bigint;
                     END IF;
                     drawn_text := drawn_text || 0;
@@ -1139,6 +1171,7 @@ BEGIN
                         CONTINUE;
                     END IF;
                     drawn := drawn || c_id[c];
+                    drawn_at := drawn_at || c_place[c];
                     drawn_text := drawn_text || t;
                 END IF;
                 IF is_fair THEN
@@ -1184,34 +1217,53 @@ BEGIN
             ) AS new
             WHERE gate.key = new.key;
         END IF;
-        IF cardinality(held) > 0 THEN
+        -- A claim without a free slot blocks nothing: mostly the jobs of its own worker hold the gates.
+        IF cardinality(held) > 0 AND (ahead > 0 OR within IS NOT NULL) THEN
+            -- An end that returns permits beside this claim does not see the jobs that it blocks. So it waits for such
+            -- ends, and a job whose gate they have opened stays ready.
+            keys := ARRAY(SELECT DISTINCT g_key[at] FROM unnest(held_at) AS at WHERE g_kind[at] = 'limit');
+            IF cardinality(keys) > 0 AND within IS NULL THEN
+                PERFORM "winch".lock_gates(keys, 'open');
+                keys := ARRAY(
+                    SELECT g_key[at]
+                    FROM (SELECT DISTINCT unnest(held_at) AS at) AS closed
+                    WHERE g_kind[at] = 'limit'
+                        AND g_permits[at] <> (SELECT count(*) FROM "winch".permit WHERE permit.gate = g_key[at])
+                );
+                is_again := is_again OR cardinality(keys) > 0;
+            ELSE
+                keys := '{}';
+            END IF;
             UPDATE "winch".job
             SET state = 'blocked', filed = 'blocked', gate = waits.gate
             FROM (SELECT id, g_key[at] AS gate FROM unnest(held, held_at) AS waits (id, at)) AS waits
-            WHERE job.id = waits.id;
+            WHERE job.id = waits.id AND waits.gate <> ALL (keys);
         END IF;
 
         -- What is taken.
         is_placed := is_fair OR one.is_strict;
         taken := CASE WHEN cardinality(plain_places) = 0 THEN drawn ELSE array_remove(drawn, NULL) END;
         IF cardinality(taken) > 0 THEN
-            INSERT INTO "winch".permit (gate, job, token, weight, session, at_once)
-            SELECT
-                g_key[u_gate[use]], given.job, CASE u_kind[use] WHEN 'limit' THEN by_token END,
-                CASE u_kind[use] WHEN 'limit' THEN u_weight[use] ELSE 0 END, by_session,
-                CASE u_kind[use] WHEN 'limit' THEN by_at_once END
-            FROM unnest(drawn, drawn_text) AS given (job, text)
-            CROSS JOIN LATERAL generate_series(t_from[given.text], t_to[given.text]) AS use
-            WHERE u_kind[use] = 'limit' OR (u_kind[use] = 'fifo' AND g_free[u_gate[use]] IS NULL)
-            UNION ALL
-            SELECT 'queue:' || one.queue, job, by_token, 1, by_session, NULL
-            FROM unnest(taken) AS job
-            WHERE one.concurrency IS NOT NULL
-            ON CONFLICT (gate, job) DO UPDATE
-            SET token = excluded.token,
-                weight = excluded.weight,
-                session = excluded.session,
-                at_once = excluded.at_once;
+            -- Without ON CONFLICT, which takes longer than the rest of the insert: nothing is there, unless a trigger was off.
+            FOR try IN 1..2 LOOP
+                BEGIN
+                    INSERT INTO "winch".permit (gate, job, token, weight, session, at_once)
+                    SELECT
+                        g_key[u_gate[use]], given.job, CASE u_kind[use] WHEN 'limit' THEN by_token END,
+                        CASE u_kind[use] WHEN 'limit' THEN u_weight[use] ELSE 0 END, by_session,
+                        CASE u_kind[use] WHEN 'limit' THEN by_at_once END
+                    FROM unnest(drawn, drawn_text) AS given (job, text)
+                    CROSS JOIN LATERAL generate_series(t_from[given.text], t_to[given.text]) AS use
+                    WHERE u_kind[use] = 'limit' OR (u_kind[use] = 'fifo' AND g_free[u_gate[use]] IS NULL)
+                    UNION ALL
+                    SELECT 'queue:' || one.queue, job, by_token, 1, by_session, NULL
+                    FROM unnest(taken) AS job
+                    WHERE one.concurrency IS NOT NULL;
+                    EXIT;
+                EXCEPTION WHEN unique_violation THEN
+                    DELETE FROM "winch".permit WHERE permit.job = ANY (taken) AND permit.token IS NOT NULL;
+                END;
+            END LOOP;
             -- By the hundred, as plain jobs: no index is written to. A rule may change what the indexes have.
             is_batch := cardinality(taken) >= batch_from AND NOT is_ruled;
             IF is_batch THEN
@@ -1229,8 +1281,8 @@ BEGIN
                 claimed_at = at,
                 progress = NULL,
                 log = NULL
-            FROM unnest(drawn) WITH ORDINALITY AS chosen (id, place)
-            WHERE job.id = chosen.id
+            FROM unnest(drawn_at) WITH ORDINALITY AS chosen (tuple, place)
+            WHERE job.ctid = chosen.tuple
             RETURNING
                 CASE WHEN is_placed THEN chosen.place ELSE job.sort_key END,
                 one.concurrency IS NOT NULL, NULL::integer, false, job;
@@ -1280,7 +1332,12 @@ BEGIN
     END IF;
     setting := set_config('lock_timeout', '4s', true) || set_config('winch.completes', 'on', true);
     IF keys IS NOT NULL THEN
-        setting := "winch".lock_gates(keys);
+        -- Where all gates are limits and nothing is claimed under these locks, a claim need not wait.
+        setting := "winch".lock_gates(keys, CASE
+            WHEN opens_turns AND NOT EXISTS (SELECT FROM unnest(keys) AS key WHERE NOT starts_with(key, 'limit:'))
+            THEN 'return'
+            ELSE 'open'
+        END);
     END IF;
     at := coalesce(given, clock_timestamp());
     WITH gone AS (
@@ -1310,10 +1367,8 @@ BEGIN
             CASE WHEN results IS NULL THEN complete_gated.result ELSE results ->> id::text END, NULL
         FROM gone
     )
-    SELECT
-        coalesce(array_agg(gone.id), '{}'),
-        array_agg(DISTINCT 'fifo:' || gone.fifo) FILTER (WHERE gone.fifo IS NOT NULL)
-    INTO ended, opened
+    SELECT coalesce(array_agg(gone.id), '{}'), array_agg(DISTINCT gone.fifo) FILTER (WHERE gone.fifo IS NOT NULL)
+    INTO ended, turns
     FROM gone;
     -- The triggers of the delete have run, and let its jobs pass.
     setting := set_config('winch.completes', 'off', true);
@@ -1337,7 +1392,7 @@ BEGIN
         WHERE NOT starts_with(freed.gate, 'fifo:')
         GROUP BY freed.gate
         UNION ALL
-        SELECT fifo, 1 FROM unnest(opened) AS fifo WHERE opens_turns
+        SELECT 'fifo:' || fifo, 1 FROM unnest(turns) AS fifo WHERE opens_turns
     ) AS opens;
     IF opened IS NOT NULL THEN
         -- A FIFO key whose last member has ended leaves nothing behind. admit.tidy removes other gates.
@@ -1365,9 +1420,7 @@ function winch.fingerprint(text,text): returns text stable
 function winch.finish_members(uuid[],uuid[],jsonb,text,uuid,uuid,text[],text[],bigint,bigint,bigint,timestamp with time zone): returns TABLE(took text[], claimed winch.job) enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 DECLARE
-    members text[];
     limits text[];
-    turns text[];
     done record;
     number bigint;
     woken text[];
@@ -1377,8 +1430,6 @@ BEGIN
     IF NOT FOUND THEN
         most := 0;
     END IF;
-    -- Read before they end: which of them end is known after.
-    members := ARRAY(SELECT ARRAY[job.id::text, job.fifo] FROM "winch".job WHERE job.id = ANY (ids) AND job.fifo IS NOT NULL);
     -- No worker is woken before it is known what is taken here.
     setting := set_config('winch.claims', 'limits', true) || set_config('winch.opened', '{}', true);
     done := "winch".complete_gated(ids, tokens, results, result, given, false);
@@ -1387,16 +1438,11 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY SELECT done.ended::text[], NULL::"winch".job;
-    turns := ARRAY(
-        SELECT DISTINCT members[place][2]
-        FROM generate_subscripts(members, 1) AS place
-        WHERE members[place][1]::uuid = ANY (done.ended)
-    );
-    IF cardinality(turns) > 0 THEN
+    IF done.turns IS NOT NULL THEN
         RETURN QUERY
         SELECT NULL::text[], next
         FROM "winch".next_members(
-            turns, by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
+            done.turns, by_session, by_token, served, known, most, coalesce(given, clock_timestamp()), batch_from
         ) AS next;
         GET DIAGNOSTICS number = ROW_COUNT;
         most := most - number;
@@ -1547,7 +1593,7 @@ BEGIN
     END IF;
     RETURN NULL;
 END
-function winch.lock_gates(text[]): returns integer enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
+function winch.lock_gates(text[],text): returns integer enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 DECLARE
     wanted integer := cardinality(keys);
@@ -1557,7 +1603,14 @@ BEGIN
     -- A client that is stopped before it commits must not hold gates for long: the server ends its transaction.
     setting := set_config('idle_in_transaction_session_timeout', '2s', true);
     LOOP
-        PERFORM FROM "winch".gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;
+        CASE purpose
+            WHEN 'take' THEN
+                PERFORM FROM "winch".gate WHERE key = ANY (keys) ORDER BY key FOR NO KEY UPDATE;
+            WHEN 'return' THEN
+                PERFORM FROM "winch".gate WHERE key = ANY (keys) ORDER BY key FOR KEY SHARE;
+            ELSE
+                PERFORM FROM "winch".gate WHERE key = ANY (keys) ORDER BY key FOR UPDATE;
+        END CASE;
         GET DIAGNOSTICS locked = ROW_COUNT;
         EXIT WHEN locked >= wanted;
         wanted := (SELECT count(DISTINCT key) FROM unnest(keys) AS key); -- some may be named twice
@@ -1610,7 +1663,7 @@ BEGIN
     RETURN NEW;
 END
 function winch.micros(timestamp with time zone): returns bigint immutable
-function winch.next_members(text[],uuid,uuid,text[],text[],bigint,timestamp with time zone): returns SETOF winch.job enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
+function winch.next_members(text[],uuid,uuid,text[],text[],bigint,timestamp with time zone,bigint): returns SETOF winch.job enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 #variable_conflict use_column
 DECLARE
@@ -1626,6 +1679,7 @@ DECLARE
     is_ruled boolean;
     first_sort bigint;
     first_id uuid;
+    is_batch boolean;
     number integer := 0;
     woken text[];
 BEGIN
@@ -1731,12 +1785,28 @@ BEGIN
         );
         EXIT WHEN first_id IS NOT NULL;
     END LOOP;
+    chosen := ARRAY(
+        SELECT job.id
+        FROM "winch".job
+        WHERE job.id = ANY (chosen)
+            AND (
+                (job.state = 'ready' AND job.gate IS NOT NULL)
+                OR (job.state = 'blocked' AND job.gate = 'fifo:' || job.fifo)
+            )
+        ORDER BY job.id
+        FOR UPDATE SKIP LOCKED
+    );
     IF cardinality(chosen) > 0 THEN
+        -- By the hundred, as other claims: a member that was ready keeps its place in the indexes.
+        is_batch := coalesce(cardinality(chosen) >= batch_from, false);
+        IF is_batch THEN
+            PERFORM "winch".add_lease(by_token, by_session, at, chosen);
+        END IF;
         RETURN QUERY
         WITH taken AS (
             UPDATE "winch".job
             SET state = 'running',
-                filed = 'running',
+                filed = CASE WHEN is_batch THEN 'ready' ELSE 'running' END,
                 gate = '',
                 attempt = least(job.attempt, 2147483646) + 1, -- as claim does
                 fence = greatest(job.fence + 1, "winch".micros(at)),
@@ -1745,23 +1815,12 @@ BEGIN
                 claimed_at = at,
                 progress = NULL,
                 log = NULL
-            WHERE job.id = ANY (ARRAY(
-                SELECT job.id
-                FROM "winch".job
-                WHERE job.id = ANY (chosen)
-                    AND (
-                        (job.state = 'ready' AND job.gate IS NOT NULL)
-                        OR (job.state = 'blocked' AND job.gate = 'fifo:' || job.fifo)
-                    )
-                ORDER BY job.id
-                FOR UPDATE SKIP LOCKED
-            ))
+            WHERE job.id = ANY (chosen)
             RETURNING job.*
         ),
         granted AS (
             INSERT INTO "winch".permit (gate, job, token, weight)
-            SELECT 'fifo:' || taken.fifo, taken.id, NULL, 0 FROM taken
-            ON CONFLICT (gate, job) DO UPDATE SET token = excluded.token, weight = excluded.weight
+            SELECT 'fifo:' || taken.fifo, taken.id, NULL, 0 FROM taken -- no member of such a key has its turn
         )
         SELECT * FROM taken;
         GET DIAGNOSTICS number = ROW_COUNT;

@@ -15,7 +15,7 @@ from bench.measure import Bench, Drain, Lengths, drain_once
 from bench.scenario import Scenario, Series, Values, run_all
 from bench.scenarios import gates_kept
 from bench.scenarios.gated import KINDS, RIVALS, STORES
-from bench.spans import most_at_once, most_begun, most_of_a_key, overtaken
+from bench.spans import late_rate, most_at_once, most_begun, most_of_a_key, overtaken
 from bench.specs import Bound, NeverBehind, Own, Versus
 from bench.stores import Cost, Stores
 
@@ -33,6 +33,9 @@ def test_jobs_that_overlap_run_at_once_and_jobs_that_follow_do_not() -> None:
     assert most_at_once([]) == 0
     assert most_at_once([(1, 0, 10), (2, 10, 20), (3, 20, 30)]) == 1
     assert most_at_once([(1, 0, 10), (2, 5, 20), (3, 9, 11)]) == 3
+    assert late_rate([(1, 0, 10)]) == 0
+    # Of jobs that end at 1, 2, 3 and then every 10 ns the last three count.
+    assert late_rate([(n, 0, at) for n, at in enumerate((1, 2, 3, 10, 20, 30))]) == 1e8
 
 
 def test_jobs_of_one_key_are_counted_apart_from_the_others() -> None:

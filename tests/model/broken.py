@@ -499,6 +499,18 @@ BROKEN: tuple[Case, ...] = (
         LimitDesign(locks="takers"),
     ),
     _limit_breaks(
+        "a claim blocks a job beside the end that returns the permit",
+        Rule.SETTLES,
+        LIMIT_OF_ONE,
+        LimitDesign(ends="beside a claim", blocks="beside ends"),
+    ),
+    _limit_breaks(
+        "a claim waits for the ends beside it and blocks by what it counted before",
+        Rule.SETTLES,
+        LIMIT_OF_ONE,
+        LimitDesign(ends="beside a claim", blocks="alone"),
+    ),
+    _limit_breaks(
         "a zombie's finish returns the permit",
         Rule.LIMIT,
         LIMIT_OF_ONE,

@@ -44,6 +44,8 @@ from tests.model.scopes import (
     GATE_HOMES,
     KEY_MOVES,
     LATE_NAMES,
+    LIMIT_OF_ONE,
+    LIMIT_OF_TWO,
     LIMIT_SCOPES,
     MOVES,
     MOVES_FAILING,
@@ -106,6 +108,16 @@ HOLDS: tuple[Case, ...] = (
     *(
         Case("the protocol", s.name, None, partial(explore, LimitModel(LimitDesign(), s)))
         for s in LIMIT_SCOPES
+    ),
+    *(
+        Case(
+            "ends beside a claim",
+            s.name,
+            None,
+            partial(explore, LimitModel(LimitDesign(ends="beside a claim"), s)),
+            events=("has waited for the ends", "leaves it ready", "leaves it blocked"),
+        )
+        for s in (LIMIT_OF_ONE, LIMIT_OF_TWO)
     ),
     Case(
         "the protocol",

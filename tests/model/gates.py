@@ -53,6 +53,8 @@ class Transaction(NamedTuple):
     has_job: bool = False
     read: int = UNREAD  # permits, unfinished members, or who waits
     row: int = 0  # the gate's row that it waits for or has, where rows are removed
+    is_sharing: bool = False  # its lock of the gate lets an end, or one claim, go on beside it
+    before: int = UNREAD  # permits when it first counted them
 
     def __str__(self) -> str:
         return f"{self.verb} of {self.claim}"
@@ -75,8 +77,17 @@ def _removed(under_way: Transactions, transaction: Transaction) -> Transactions:
     return (*under_way[:at], *under_way[at + 1 :])
 
 
-def _is_gate_locked(under_way: Transactions) -> bool:
-    return any(transaction.has_gate for transaction in under_way)
+def _is_gate_locked(under_way: Transactions, by: Transaction | None = None) -> bool:
+    """Whether one of them keeps this transaction from the gate; None: from having it alone."""
+    return any(
+        other.has_gate
+        and not (
+            by is not None
+            and other.is_sharing
+            and (by.verb == "finish" or (by.verb == "claim" and other.verb == "finish"))
+        )
+        for other in under_way
+    )
 
 
 def _is_job_locked(under_way: Transactions, number: int) -> bool:
@@ -96,6 +107,10 @@ class LimitDesign:
     # Whether a permit goes with the claim it was given to, or with whatever finish names the job.
     permit_ends: Literal["with its claim", "with any finish"] = "with its claim"
     finish_order: Literal["gate, then job", "job, then gate"] = "gate, then job"
+    # Whether an end of a claim has the gate alone, or beside other ends and one claim. Before that claim
+    # blocks a job, it has the gate alone, too, and counts again.
+    ends: Literal["alone", "beside a claim"] = "alone"
+    blocks: Literal["alone, counted again", "alone", "beside ends"] = "alone, counted again"
     # What a transaction does that has waited for the gate's row, when the row is gone after the wait.
     when_gone: Literal["locks again", "goes on"] = "locks again"
 
@@ -214,8 +229,9 @@ class LimitModel:
             yield from self._lock_row(state, transaction)
             return
         if locks and not transaction.has_gate:
-            if not _is_gate_locked(state.under_way):
-                yield then("locks the gate", transaction._replace(has_gate=True))
+            is_sharing = self.design.ends == "beside a claim" and transaction.verb in ("claim", "finish")
+            if not _is_gate_locked(state.under_way, transaction if is_sharing else None):
+                yield then("locks the gate", transaction._replace(has_gate=True, is_sharing=is_sharing))
             return
         if transaction.read == UNREAD:
             count = self._read(state, transaction)
@@ -224,6 +240,20 @@ class LimitModel:
             else:
                 found = f"finds job {count} waiting" if count else "finds nobody waiting"
             yield then(found, transaction._replace(read=count))
+            return
+        is_closed = is_taker and transaction.read >= self.scope.limit
+        if is_closed and transaction.is_sharing and self.design.blocks != "beside ends":
+            if not _is_gate_locked(state.under_way):
+                counted = self.design.blocks == "alone"
+                after = transaction._replace(
+                    is_sharing=False,
+                    before=transaction.read,
+                    read=transaction.read if counted else UNREAD,
+                )
+                yield then("has waited for the ends beside it", after)
+            return
+        if is_taker and transaction.before not in (UNREAD, transaction.read):
+            yield Step(f"{transaction} leaves it ready", state)
             return
         # A claim passes over a locked row, the others wait for it.
         if is_taker:

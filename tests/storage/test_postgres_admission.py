@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -356,6 +357,75 @@ def test_a_finish_beside_a_claim_that_holds_the_gate_frees_its_room(store: Store
     assert len(store.claim(session, 5)) == 1
 
 
+def test_a_claim_and_an_end_under_one_limit_do_not_wait_for_each_other(store: Store) -> None:
+    """The claim counts a permit until the end has returned it for good."""
+    driver, session = store.driver, store.session()
+    store.add(6, **gated(limit("t", 4)))
+    first, second = store.claim(session, 2)
+    params = ClaimParams(session=session, token=new_token(), queues=("default",), limit=1)
+    with psycopg.connect(store.url) as slow:
+        assert driver.run_on(slow, driver.finish(ended(first))) == [Answer.TOOK]
+        beside = Background(lambda: driver.run(driver.claim(params)))
+        assert len(beside.result(3)) == 1
+        assert used(store, "limit:t") == 3
+    with psycopg.connect(store.url) as slow:
+        again = replace(params, token=new_token())
+        taken = driver.run_on(slow, Verb("claim", lambda: driver._gated_claims.claim(again, None)))
+        assert len(taken) == 1
+        finish(driver, [second])
+    assert used(store, "limit:t") == 2
+
+
+def test_a_claim_waits_for_the_ends_beside_it_before_it_blocks_a_job(store: Store) -> None:
+    """The end looks for blocked jobs and finds none: one that is blocked by its permit would stay so."""
+    driver, session = store.driver, store.session()
+    store.add(2, **gated(limit("t", 1)))
+    (mine,) = store.claim(session, 1)
+    with psycopg.connect(store.url) as slow, connected(store.url) as watcher:
+        assert driver.run_on(slow, driver.finish(ended(mine))) == [Answer.TOOK]
+        delayed = Background(lambda: store.claim(session, 1))
+        wait_for_lock(watcher)
+        slow.commit()
+        assert len(delayed.result()) == 1
+        assert watcher.execute("SELECT count(*) FROM winch.permit").fetchone() == (1,)
+
+
+def test_a_permit_that_nothing_removed_does_not_stop_the_next_claim_of_its_job(store: Store) -> None:
+    """As a trigger that was off leaves it."""
+    session = store.session()
+    [first, second] = store.add(2, **gated(limit("t", 2)))
+    with connected(store.url) as conn:
+        conn.execute(
+            "INSERT INTO winch.permit (gate, job, token, weight) VALUES (%s, %s, gen_random_uuid(), 1)",
+            ["limit:t", first],
+        )
+    assert [claim.id for claim in store.claim(session, 1)] == [first]
+    assert used(store, "limit:t") == 1
+    assert [claim.id for claim in store.claim(session, 1)] == [second]
+
+
+def test_a_claim_joins_many_gates_to_what_they_hold_by_hash(store: Store) -> None:
+    """The planner expects ten gates and compared each with each: with 500, a third of the claim."""
+    driver, session = store.driver, store.session()
+    driver.run(driver.enqueue([new_job(**gated(limit(f"k{n % 40:02}", 2))) for n in range(80)]))
+    held = store.claim(session, 40)
+    params = ClaimParams(session=session, token=new_token(), queues=("default",), limit=40)
+    plans: list[str] = []
+    with connected(store.url) as conn:
+        conn.add_notice_handler(lambda notice: plans.append(notice.message_primary or ""))
+        conn.execute("LOAD 'auto_explain'")
+        conn.execute("SET auto_explain.log_min_duration = 0")
+        conn.execute("SET auto_explain.log_nested_statements = on")
+        conn.execute("SET auto_explain.log_analyze = on")
+        conn.execute("SET client_min_messages = log")
+        verb = Verb("claim", lambda: driver._gated_claims.claim(params, None))
+        assert len(driver.run_on(conn, verb)) == len(held) == 40
+        conn.execute("SET client_min_messages = notice")
+    removed = [int(n) for plan in plans for n in re.findall(r"Rows Removed by Join Filter: (\d+)", plan)]
+    assert any("held.gate" in plan for plan in plans)
+    assert max(removed, default=0) < 2 * 40
+
+
 def test_a_finish_under_a_lost_claim_frees_nothing(store: Store) -> None:
     """The fence: another claim has the job and its permit."""
     driver, session = store.driver, store.session()
@@ -476,7 +546,7 @@ def test_a_claim_without_a_free_slot_looks_at_few_jobs_where_gates_are_closed(st
     """Its worker's own jobs hold those gates. It blocked the whole queue before, call after call."""
     driver, session = store.driver, store.session()
 
-    def claim(most: int, free: int | None) -> tuple[list[Claim], int, int]:
+    def claim(most: int, free: int | None) -> tuple[list[Claim], list[int], int]:
         params = ClaimParams(
             session=session, token=new_token(), queues=("default",), limit=most, free=free
         )
@@ -485,7 +555,8 @@ def test_a_claim_without_a_free_slot_looks_at_few_jobs_where_gates_are_closed(st
         with connected(store.url) as conn:
             row = conn.execute("SELECT count(*) FROM winch.job WHERE state = 'blocked'").fetchone()
         assert row is not None
-        return claims, sum(step.sql.name == "claim.gated" for step in steps), row[0]
+        tried = [step.values["limit"] for step in steps if step.sql.name == "claim.gated"]
+        return claims, tried, row[0]
 
     members = [new_job(**gated(fifo())) for _ in range(1500)]
     driver.run(driver.enqueue(members))
@@ -493,17 +564,15 @@ def test_a_claim_without_a_free_slot_looks_at_few_jobs_where_gates_are_closed(st
     last = new_job(**gated(fifo("other")))
     driver.run(driver.enqueue([last]))
     assert blocked < 100
-    found, calls, then = claim(200, 0)
-    assert (found, calls, then - blocked) == ([], 1, 200)
-    found, calls, again = claim(200, 0)
-    assert (found, calls, again - then) == ([], 1, TRIED)
+    assert claim(200, 0) == ([], [200], blocked), "it blocks nothing"
+    assert claim(200, 0) == ([], [TRIED], blocked)
     # With a free slot it goes on until it has a job. What it passed over is taken in its turn.
-    [other], _, _ = claim(1, 1)
-    assert other.id == last.id
+    [other], _, passed = claim(1, 1)
+    assert (other.id, passed) == (last.id, len(members) - 1)
     more = [new_job(**gated(fifo(f"k{n}"))) for n in range(100)]
     driver.run(driver.enqueue(more))
-    found, calls, _ = claim(60, 0)
-    assert (len(found), calls) == (60, 2), "what it tried was open: it takes the rest"
+    found, tried, _ = claim(60, 0)
+    assert (len(found), tried) == (60, [TRIED, 60 - TRIED]), "what it tried was open: it takes the rest"
     then_params = ClaimParams(session=session, token=new_token(), queues=("default",), limit=1)
     answers, following = driver.run(driver.finish_and_claim(ended(head), then_params))
     assert (answers, [one.id for one in following]) == ([Answer.TOOK], [members[1].id])

@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.storage.postgres_kit import Store, completed, connected
+from tests.storage.postgres_kit import Store, completed, connected, new_job, new_token
+from winch.core.gates.uses import FIFO, GateUse, with_gates
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.verbs.base import MANY
-from winch.storage.params import Answer, ClaimRef, Finish
+from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish
 
 pytestmark = pytest.mark.servers
 
@@ -144,3 +146,26 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for inner in plan.get("Plans", ()):
         yield from nodes(inner)
+
+
+def test_the_next_members_of_many_keys_are_claimed_by_the_hundred(store: Store) -> None:
+    """Their finish claims them as a claim does: no index is written to, and they are found as others."""
+    session, driver = store.session(), store.driver
+    options = [with_gates(None, [GateUse(f"fifo:k{n}", FIFO)]) for n in range(MANY)]
+    members = [new_job(options=text, fifo=f"k{n}") for _ in range(3) for n, text in enumerate(options)]
+    driver.run(driver.enqueue(members))
+    heads = store.claim(session, MANY)
+    params = ClaimParams(session=session, token=new_token(), queues=("default",), limit=MANY)
+    ends = [replace(completed(claim), is_gated=True) for claim in heads]
+    answers, claims = driver.run(driver.finish_and_claim(ends, params))
+    assert answers == [Answer.TOOK] * MANY
+    assert {claim.id for claim in claims} == {job.id for job in members[MANY : 2 * MANY]}
+    assert rows(store, "SELECT count(*) FROM winch.job WHERE filed = 'running'") == [(0,)]
+    leases = dict(rows(store, "SELECT token::text, unended FROM winch.lease"))
+    assert leases[params.token] == MANY
+    held = driver.run(driver.held(session))
+    assert set(held) == {ClaimRef(claim.id, claim.token) for claim in claims}
+    # The end of their session frees them. They keep their turns.
+    driver.run(driver.end_session(session))
+    again = store.claim(store.session(), 2 * MANY)
+    assert {claim.id for claim in again} == {claim.id for claim in claims}

@@ -869,7 +869,8 @@ CREATE TRIGGER job_is_gone_from_gates AFTER DELETE ON {schema}.job
 -- the gates; most = 0 where the session has ended. Only members without another gate are taken: what core/gates decides
 -- about any other is not repeated here.
 CREATE FUNCTION {schema}.next_members(
-    keys text[], by_session uuid, by_token uuid, served text[], known text[], most bigint, at timestamptz
+    keys text[], by_session uuid, by_token uuid, served text[], known text[], most bigint, at timestamptz,
+    batch_from bigint DEFAULT NULL
 ) RETURNS SETOF {schema}.job
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
@@ -891,6 +892,7 @@ DECLARE
     is_ruled boolean;
     first_sort bigint;
     first_id uuid;
+    is_batch boolean;
     number integer := 0;
     woken text[];
 BEGIN
@@ -996,12 +998,28 @@ BEGIN
         );
         EXIT WHEN first_id IS NOT NULL;
     END LOOP;
+    chosen := ARRAY(
+        SELECT job.id
+        FROM {schema}.job
+        WHERE job.id = ANY (chosen)
+            AND (
+                (job.state = 'ready' AND job.gate IS NOT NULL)
+                OR (job.state = 'blocked' AND job.gate = 'fifo:' || job.fifo)
+            )
+        ORDER BY job.id
+        FOR UPDATE SKIP LOCKED
+    );
     IF cardinality(chosen) > 0 THEN
+        -- By the hundred, as other claims: a member that was ready keeps its place in the indexes.
+        is_batch := coalesce(cardinality(chosen) >= batch_from, false);
+        IF is_batch THEN
+            PERFORM {schema}.add_lease(by_token, by_session, at, chosen);
+        END IF;
         RETURN QUERY
         WITH taken AS (
             UPDATE {schema}.job
             SET state = 'running',
-                filed = 'running',
+                filed = CASE WHEN is_batch THEN 'ready' ELSE 'running' END,
                 gate = '',
                 attempt = least(job.attempt, 2147483646) + 1, -- as claim does
                 fence = greatest(job.fence + 1, {schema}.micros(at)),
@@ -1010,17 +1028,7 @@ BEGIN
                 claimed_at = at,
                 progress = NULL,
                 log = NULL
-            WHERE job.id = ANY (ARRAY(
-                SELECT job.id
-                FROM {schema}.job
-                WHERE job.id = ANY (chosen)
-                    AND (
-                        (job.state = 'ready' AND job.gate IS NOT NULL)
-                        OR (job.state = 'blocked' AND job.gate = 'fifo:' || job.fifo)
-                    )
-                ORDER BY job.id
-                FOR UPDATE SKIP LOCKED
-            ))
+            WHERE job.id = ANY (chosen)
             RETURNING job.*
         ),
         granted AS (
@@ -1047,13 +1055,13 @@ END
 $$;
 
 -- running -> completed for jobs with gates: what finish.sql does, and the permits of all of them at once. Fenced by (id,
--- token), pairwise. Locks: the gates, sorted; then the job rows. Returns the ids that took, and the gates that are
--- locked. NULL, and nothing is done, where
+-- token), pairwise. Locks: the gates, sorted; then the job rows. Returns the ids that took, the gates that are
+-- locked, and the FIFO keys of which a member has ended. NULL, and nothing is done, where
 -- the transaction is not READ COMMITTED (each statement in here needs its own snapshot), or where a breaker counts one of
 -- the ends, which core/gates does. Turns of FIFO keys are given on where `opens_turns`; else next_members does it.
 CREATE FUNCTION {schema}.complete_gated(
     ids uuid[], tokens uuid[], results jsonb, result text, given timestamptz, opens_turns boolean DEFAULT true,
-    OUT ended uuid[], OUT keys text[]
+    OUT ended uuid[], OUT keys text[], OUT turns text[]
 )
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
@@ -1118,10 +1126,8 @@ BEGIN
             CASE WHEN results IS NULL THEN complete_gated.result ELSE results ->> id::text END, NULL
         FROM gone
     )
-    SELECT
-        coalesce(array_agg(gone.id), '{}'),
-        array_agg(DISTINCT 'fifo:' || gone.fifo) FILTER (WHERE gone.fifo IS NOT NULL)
-    INTO ended, opened
+    SELECT coalesce(array_agg(gone.id), '{}'), array_agg(DISTINCT gone.fifo) FILTER (WHERE gone.fifo IS NOT NULL)
+    INTO ended, turns
     FROM gone;
     -- The triggers of the delete have run, and let its jobs pass.
     setting := set_config('winch.completes', 'off', true);
@@ -1145,7 +1151,7 @@ BEGIN
         WHERE NOT starts_with(freed.gate, 'fifo:')
         GROUP BY freed.gate
         UNION ALL
-        SELECT fifo, 1 FROM unnest(opened) AS fifo WHERE opens_turns
+        SELECT 'fifo:' || fifo, 1 FROM unnest(turns) AS fifo WHERE opens_turns
     ) AS opens;
     IF opened IS NOT NULL THEN
         -- A FIFO key whose last member has ended leaves nothing behind. admit.tidy removes other gates.
@@ -1183,9 +1189,7 @@ CREATE FUNCTION {schema}.finish_members(
     SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    members text[];
     limits text[];
-    turns text[];
     done record;
     number bigint;
     woken text[];
@@ -1195,8 +1199,6 @@ BEGIN
     IF NOT FOUND THEN
         most := 0;
     END IF;
-    -- Read before they end: which of them end is known after.
-    members := ARRAY(SELECT ARRAY[job.id::text, job.fifo] FROM {schema}.job WHERE job.id = ANY (ids) AND job.fifo IS NOT NULL);
     -- No worker is woken before it is known what is taken here.
     setting := set_config('winch.claims', 'limits', true) || set_config('winch.opened', '{}', true);
     done := {schema}.complete_gated(ids, tokens, results, result, given, false);
@@ -1205,16 +1207,11 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY SELECT done.ended::text[], NULL::{schema}.job;
-    turns := ARRAY(
-        SELECT DISTINCT members[place][2]
-        FROM generate_subscripts(members, 1) AS place
-        WHERE members[place][1]::uuid = ANY (done.ended)
-    );
-    IF cardinality(turns) > 0 THEN
+    IF done.turns IS NOT NULL THEN
         RETURN QUERY
         SELECT NULL::text[], next
         FROM {schema}.next_members(
-            turns, by_session, by_token, served, known, most, coalesce(given, clock_timestamp())
+            done.turns, by_session, by_token, served, known, most, coalesce(given, clock_timestamp()), batch_from
         ) AS next;
         GET DIAGNOSTICS number = ROW_COUNT;
         most := most - number;
@@ -1951,10 +1948,10 @@ BEGIN
             )));
         END IF;
         -- Which candidates are still there, locked from now on: another claim may have had the gates before, and a job that
-        -- something else has locked is left alone.
+        -- something else has locked is left alone. A full join: see above.
         SELECT array_agg(found.place ORDER BY wanted.number) INTO c_place
         FROM unnest(c_id) WITH ORDINALITY AS wanted (id, number)
-        LEFT JOIN (
+        FULL JOIN (
             SELECT job.id, job.ctid AS place
             FROM {schema}.job
             WHERE job.id = ANY (c_id) AND job.state = 'ready' AND (job.gate IS NOT NULL OR is_ruled)
@@ -1971,9 +1968,8 @@ BEGIN
             );
         END IF;
         SELECT
-            array_agg(own.first ORDER BY own.text), array_agg(own.last ORDER BY own.text),
-            array_agg(own.is_scoped ORDER BY own.text), array_agg(own.is_retried ORDER BY own.text),
-            array_agg(own.gate ORDER BY own.text), coalesce(bool_and(own.is_simple), true)
+            array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
+            array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
         INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
         FROM (
             SELECT
@@ -1992,6 +1988,7 @@ BEGIN
                     AS use (text, gate, kind, is_for_retries, place)
             ) AS use ON use.text = given.text
             GROUP BY given.text
+            ORDER BY given.text
         ) AS own;
         -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other. How
         -- many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
@@ -2097,18 +2094,18 @@ BEGIN
                 ) AS asked
             )
             SELECT
-                coalesce(array_agg(CASE WHEN NOT is_plain THEN id END ORDER BY number)
+                coalesce(array_agg(CASE WHEN NOT is_plain THEN id END)
                     FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(CASE WHEN NOT is_plain THEN at END ORDER BY number)
+                coalesce(array_agg(CASE WHEN NOT is_plain THEN at END)
                     FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(CASE WHEN is_plain THEN 0 ELSE text END ORDER BY number)
+                coalesce(array_agg(CASE WHEN is_plain THEN 0 ELSE text END)
                     FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(drawn ORDER BY number) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
-                coalesce(array_agg(id ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
-                coalesce(array_agg(gate ORDER BY number) FILTER (WHERE NOT passes AND drawn < room), '{}'),
+                coalesce(array_agg(drawn) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
+                coalesce(array_agg(id) FILTER (WHERE NOT passes AND drawn < room), '{}'),
+                coalesce(array_agg(gate) FILTER (WHERE NOT passes AND drawn < room), '{}'),
                 count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
             INTO drawn, drawn_at, drawn_text, plain_places, held, held_at, is_again
-            FROM judged;
+            FROM (SELECT * FROM judged ORDER BY judged.number) AS judged;
             IF has_rate THEN
                 FOR g, number IN
                     SELECT t_gate[text], count(*) FROM unnest(drawn_text) AS text WHERE text > 0 GROUP BY 1
