@@ -137,7 +137,7 @@ def test_scripts_are_sent_again_however_long_the_server_was_loading() -> None:
 
 
 def test_every_verb_has_a_file_as_in_postgres() -> None:
-    # `deaths` is what `trim` reads, `enqueue_one` stores a lone plain job, `enqueue_special` what is not
+    # `deaths` is what `trim` reads, `enqueue_one` stores a lone job, `enqueue_special` what is not
     # plain, `explain_gate` and `explain_queue` tell of the gate a job waits at, `rescore` follows
     # `set_queue`, `migrate` writes the layout's version, what `hold_scope` does is `admit`'s in SQL. The
     # others are for a cluster: what is looked at before a claim, a promote and an explain, and the way

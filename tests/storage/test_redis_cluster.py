@@ -25,6 +25,7 @@ from winch.core.values.ids import job_id, random_id
 from winch.drivers.redis.address import parse_url
 from winch.drivers.redis.cluster.claim_plan import Heads, planned
 from winch.drivers.redis.cluster.driver import RedisClusterDriver
+from winch.drivers.redis.cluster.fan_out import FanOut
 from winch.drivers.redis.cluster.handover import Sought
 from winch.drivers.redis.cluster.shards import (
     EVERYWHERE,
@@ -87,18 +88,42 @@ def test_jobs_enqueued_together_come_to_few_shards() -> None:
     assert len(set(map(shard_of, App("memory://").client.ids.draw_many(1000)))) == 10
 
 
-def test_each_of_three_nodes_has_a_third_of_the_shards() -> None:
+def route_of(primaries: int) -> ClusterRoute:
+    """A cluster whose primaries have as many slots each."""
     route = ClusterRoute(parse_url("redis+cluster://h"))
-    third = SLOTS // 3
-    nodes = [
-        [place * third, (place + 1) * third if place < 2 else SLOTS - 1, [b"h", 7000 + place, b"", []]]
-        for place in range(3)
-    ]
-    route.learn(nodes)
+    edges = [place * SLOTS // primaries for place in range(primaries + 1)]
+    route.learn(
+        [
+            [first, after - 1, [b"h", 7000 + place, b"", []]]
+            for place, (first, after) in enumerate(itertools.pairwise(edges))
+        ]
+    )
+    return route
+
+
+def test_each_of_three_nodes_has_a_third_of_the_shards() -> None:
+    route = route_of(3)
     counts = Counter(route.owners[number] for number in EVERYWHERE if number != HOME)
     assert sorted(counts.values()) == [21, 21, 22]
     assert len(route.bells()) == 3
     assert route.bell_of(HOME) == HOME
+
+
+@pytest.mark.parametrize(
+    "primaries, looked_at, nodes", [(1, 32, 1), (2, 32, 1), (3, 21, 1), (6, 20, 2), (64, 16, 16)]
+)
+def test_large_claims_look_at_whole_nodes_in_turn(primaries: int, looked_at: int, nodes: int) -> None:
+    """Each call of a node has its cost. No shard is left out for long."""
+    route = route_of(primaries)
+    fan_out = FanOut(route)
+    seen: Counter[int] = Counter()
+    for _ in range(2 * primaries):
+        first, later = fan_out.shards_in_turn(16)
+        assert sorted(first + later) == [number for number in EVERYWHERE if number != HOME]
+        assert looked_at <= len(first) <= 32
+        assert len({route.owners[number] for number in first}) <= nodes
+        seen.update(first)
+    assert len(seen) == SHARDS
 
 
 # -- planning a claim --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.redis_servers import RedisServer
-from tests.storage.postgres_kit import new_job, new_session, new_token
+from tests.storage.postgres_kit import new_id, new_job, new_session, new_token
 from winch.core.gates.uses import (
     BUCKET,
     FIFO,
@@ -194,6 +194,52 @@ def test_nothing_of_a_gate_is_left_when_its_jobs_are_gone(store: Store) -> None:
     keys = driver._pool.run(command("SCAN", 0, "COUNT", 1000))[1]
     names = {key.decode().partition(":")[2].partition(":")[0] for key in keys}
     assert names <= PERMANENT
+
+
+def places(driver: RedisDriver) -> dict[str, list[str]]:
+    """What the store has by its keys: members in their order, without numbers and moments."""
+    reads = {b"hash": ("HKEYS",), b"set": ("SMEMBERS",), b"zset": ("ZRANGE", 0, -1)}
+    found = {}
+    for key in driver._pool.run(command("SCAN", 0, "COUNT", 1000))[1]:
+        kind = driver._pool.run(command("TYPE", key))
+        if kind in reads:
+            name, *rest = reads[kind]
+            members = [member.decode() for member in driver._pool.run(command(name, key, *rest))]
+            found[key.decode()] = members if kind == b"zset" else sorted(members)
+    return found
+
+
+@pytest.mark.parametrize("gates", [(ONE,), (FLOW,), (BANK, ONE), (TURNS,), (TURNS, ONE)])
+def test_a_lone_job_with_gates_stands_where_one_of_many_does(
+    store: Store, gates: tuple[GateUse, ...]
+) -> None:
+    """A script of its own stores it. With `is_repeat` the verb for jobs of all kinds does."""
+    driver = store.driver
+    fifo = "acct" if TURNS in gates else None
+    jobs = [new_job(id=new_id(), options=with_gates(None, gates), fifo=fifo) for _ in range(3)]
+    found = []
+    for is_repeat in (False, True):
+        driver.erase()
+        for job in jobs:
+            driver.run(driver.enqueue([job], is_repeat=is_repeat))
+        found.append(places(driver))
+    assert found[0] == found[1]
+    assert {job.id for job in jobs} <= set(found[0]["{winch}:gated:default"])
+
+
+def test_a_lone_member_comes_after_all_others_of_its_key(store: Store) -> None:
+    """Also where the clock has gone back since they were stored."""
+    driver = store.driver
+    options = with_gates(None, (TURNS,))
+    jobs = [new_job(id=new_id(), options=options, fifo="acct") for _ in range(3)]
+    driver.run(driver.enqueue(jobs[:2], now=datetime.now(UTC) + timedelta(hours=1)))
+    driver.run(driver.enqueue(jobs[2:]))
+    assert places(driver)["{winch}:members:fifo:acct"] == [job.id for job in jobs]
+    ended = []
+    while claims := store.claim(5):
+        ended += [one.id for one in claims]
+        store.complete(claims)
+    assert ended == [job.id for job in jobs]
 
 
 # -- rates and scopes, decided in Lua as in Python ----------------------------------------------------

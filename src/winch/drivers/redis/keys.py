@@ -162,7 +162,9 @@ def with_parts(text: str) -> str:
 def with_keys(text: str) -> str:
     """A script of one server with all its keys put in where they stand: making the table K takes longer
     than each of the few things that a short script does."""
-    text = re.sub(r"\bK\.(\w+)\((\w+)\)", r"(P .. '\1:' .. \2)", text).replace("STRICT", str(STRICT))
+    text = re.sub(r"\bK\.(\w+)\((\w+)\)", r"(P .. '\1:' .. \2)", text)
+    for name, number in (("STRICT", STRICT), ("PAST_EXACT", PAST_EXACT), ("EXACT", EXACT)):
+        text = text.replace(name, str(number))
     return "local P = string.sub(KEYS[1], 1, -5)\n" + re.sub(r"\bK\.(\w+)", r"(P .. '\1')", text)
 
 

@@ -6,6 +6,7 @@ what they want to send in the same moment goes out as one call per node (lua/clu
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ import hiredis
 
 from winch.core.errors import StorageUnavailable, WinchError
 from winch.drivers.redis.address import HostPort
-from winch.drivers.redis.cluster.shards import EVERYWHERE, ClusterRoute, meta_keys
+from winch.drivers.redis.cluster.shards import EVERYWHERE, SHARDS, ClusterRoute, meta_keys
 from winch.drivers.redis.connections.routing import TRIES, delay, translated
 from winch.drivers.redis.scripts import (
     PartCall,
@@ -51,6 +52,7 @@ class FanOut:
     def __init__(self, route: ClusterRoute) -> None:
         self._route = route
         self._keys = meta_keys(route.address.schema)
+        self._next_shard = 1 + random.randrange(SHARDS)  # noqa: S311  # not a secret
 
     def learn(self) -> Body[None]:
         self._route.learn((yield command("CLUSTER", "SLOTS")))
@@ -66,6 +68,20 @@ class FanOut:
                 for text in texts
             ]
         )
+
+    def shards_in_turn(self, least: int) -> tuple[list[int], list[int]]:
+        """At least so many shards to look at first, and the others. Of a node all shards are looked at,
+        unless that would be twice as many: each call of a node has its cost. The next call begins where
+        this one ends, so that all have their turn."""
+        owners, start = self._route.owners, self._next_shard
+        order = [1 + (start - 1 + index) % SHARDS for index in range(SHARDS)]
+        nodes = list(dict.fromkeys(map(owners.get, order)))
+        order.sort(key=lambda number: nodes.index(owners.get(number)))
+        most = least
+        while most < 2 * least and owners.get(order[most]) == owners.get(order[most - 1]):
+            most += 1
+        self._next_shard = order[most]
+        return order[:most], order[most:]
 
     def scatter(
         self,

@@ -1,4 +1,4 @@
-"""Store one plain job by a script of its own.
+"""Store one plain job, or one with gates, by a script of its own.
 
 Saves: reading a map of arguments and making functions that one job never calls, which is half of the
 time of the script `enqueue`; packing the beginning of the request, which is the same for all jobs of a
@@ -7,7 +7,9 @@ the same machine, WINCH_FAST=on against off: 20 Python calls instead of 37, and 
 processor time instead of 86. Equals: `EnqueueVerbs.enqueue` in verbs/enqueue.py, which stores the same
 keys.
 
-Only on one server that no replica has to confirm, and for a job that needs nothing beside its envelope.
+Only on one server that no replica has to confirm, and for a job that needs nothing beside its envelope
+and its places: ready, or among the ready ones with gates, and in its FIFO key. Jobs of tenants and of
+two FIFO keys are stored by the verb. With a gate, the script took 65 µs instead of 130 to 190.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 import hiredis
 
 from winch.core.errors import ConfigError
+from winch.core.gates.uses import FIFO, gates_of, is_gated
 from winch.core.job import HEAD_START, from_micros
 from winch.drivers.redis.connections.pool import Pool
 from winch.drivers.redis.connections.routing import ConnectionLost
@@ -28,12 +31,12 @@ from winch.drivers.redis.fast.spin_wait import SpinningConnection
 from winch.drivers.redis.records import MICROSECOND, envelope
 from winch.drivers.redis.scripts import ScriptCall, packed, script
 from winch.drivers.redis.verbs.base import Base, Body, run_body
-from winch.drivers.redis.verbs.enqueue import EnqueueVerbs, is_special
+from winch.drivers.redis.verbs.enqueue import EnqueueVerbs, needs_more
 from winch.storage.decide.enqueued import stored_at
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.verbs import Now, Verb
 
-# Of how many kinds of jobs (queue, task, priority) the beginning of the request is kept.
+# Of how many kinds of jobs (queue, task, priority, gates) the beginning of the request is kept.
 KINDS = 256
 _HEAD_START = HEAD_START // MICROSECOND
 
@@ -72,13 +75,13 @@ class LoneEnqueue:
         self._base = base
         self._plain = plain
         self._pool = pool
-        self._kinds: dict[tuple[str, str, int], PackedCall] = {}
+        self._kinds: dict[tuple[str, str, int, bool, str], PackedCall] = {}
         self._last_thread = 0
 
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued]]:
-        if len(jobs) != 1 or is_repeat or now is not None or is_special(jobs[0]):
+        if len(jobs) != 1 or is_repeat or now is not None or not _is_lone(jobs[0]):
             return self._plain.enqueue(jobs, is_repeat=is_repeat, now=now)
         job = jobs[0]
 
@@ -99,14 +102,22 @@ class LoneEnqueue:
         return Verb("enqueue", body, lone=alone)
 
     def _packed(self, job: NewJob) -> tuple[PackedCall, bytes, bytes]:
-        """The call that stores one plain job, and its last two arguments."""
+        """The call that stores one job, and its last two arguments."""
         stored = envelope(job)
-        kind = job.queue, job.task, job.priority
+        has_gates = is_gated(job.options)
+        member = next(iter(_members(job)), "") if has_gates else ""
+        kind = job.queue, job.task, job.priority, has_gates, member
         if (found := self._kinds.get(kind)) is None:
             if len(self._kinds) >= KINDS:
                 self._kinds.clear()
             found = self._kinds[kind] = PackedCall.of(
-                self._base.key, "enqueue_one", job.queue, job.task, job.priority * _HEAD_START
+                self._base.key,
+                "enqueue_one",
+                job.queue,
+                job.task,
+                job.priority * _HEAD_START,
+                int(has_gates),
+                member,
             )
         return found, job.id.encode(), stored
 
@@ -130,6 +141,18 @@ class LoneEnqueue:
             if type(outcome) is not hiredis.ReplyError:
                 return outcome
         return pool.carry_on(what.call(job_id, stored), pool.route, outcome)
+
+
+def _is_lone(job: NewJob) -> bool:
+    """Whether the script can store this job."""
+    if needs_more(job):
+        return False
+    return not is_gated(job.options) or (job.tenant is None and len(_members(job)) <= 1)
+
+
+def _members(job: NewJob) -> list[str]:
+    """The gates of its FIFO keys."""
+    return [use.key for use in gates_of(job.options) if use.kind == FIFO]
 
 
 def _is_stored(job: NewJob, reply: bytes | int) -> bool:

@@ -144,13 +144,17 @@ class EnqueueVerbs:
 
 def is_special(job: NewJob) -> bool:
     """Whether more is stored of this job than its envelope and its address in a queue."""
+    return is_gated(job.options) or needs_more(job)
+
+
+def needs_more(job: NewJob) -> bool:
+    """Whether more is stored of it than that and what its gates need."""
     return (
         job.is_given_id
         or job.delay is not None
         or job.run_at is not None
         or job.unique_key is not None
         or job.keep is not None
-        or is_gated(job.options)
         or (bool(job.headers) and _awaited(job) not in (False, _together(job)))
     )
 

@@ -10,7 +10,6 @@ elsewhere move home before, no more than may run.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -31,7 +30,7 @@ T = TypeVar("T")
 # Claims for so many jobs or fewer take the very first of all parts; larger ones take what some parts
 # have, in turn.
 EXACT = 64
-# How many shards a large claim looks at first.
+# How many shards a large claim looks at first; at most twice as many, to look at whole nodes.
 LOOKED_AT = 16
 # How many ids of jobs claimed at home are remembered, to ask there first.
 REMEMBERED = 100_000
@@ -111,10 +110,8 @@ class ClusterClaimVerbs:
         numbers: Sequence[int] = EVERYWHERE
         later: Sequence[int] = ()
         if not is_exact:
-            # Another choice each time, so that all have their turn.
-            start = random.randrange(SHARDS)  # noqa: S311  # not a secret
-            order = [1 + (start + index) % SHARDS for index in range(SHARDS)]
-            numbers, later = [HOME, *order[:LOOKED_AT]], order[LOOKED_AT:]
+            first, later = self._fan_out.shards_in_turn(LOOKED_AT)
+            numbers = [HOME, *first]
         for _ in range(2):
             if not numbers:
                 break
