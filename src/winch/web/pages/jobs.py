@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import time
 from collections import Counter
@@ -89,20 +90,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 async def list_page(call: WebCall) -> Response:
     query: JobsQuery = call.query
     q = facets.search_of({name: getattr(query, name) for name in FILTERS})
-    error = ""
-    found = Found()
-    try:
-        found = await call.site.search(
-            call.access,
-            search.parse(q),
-            after=query.cursor,
-            limit=ON_A_PAGE,
-            seconds=FIRST_SECONDS if query.cursor is None else ON_SECONDS,
-        )
-    except ConfigError as wrong:
-        error = str(wrong)
-    values = await facets.values_of(call)
-    counts = await _counts(call)
+    # The store counts while it looks for the jobs.
+    (found, error), values, counts = await asyncio.gather(
+        _found(call, q, query.cursor), facets.values_of(call), _counts(call)
+    )
     words = facets.tokens(q)
     columns = columns_in(query.columns) if query.columns else columns_of(call)
     density = query.density if query.density in DENSITIES else density_of(call.request)
@@ -134,6 +125,17 @@ async def list_page(call: WebCall) -> Response:
             kept = ".".join(columns) if name == COLUMNS_COOKIE else density
             answer.set_cookie(name, kept, max_age=31_536_000, samesite="strict", path=root)
     return answer
+
+
+async def _found(call: WebCall, q: str, cursor: str | None) -> tuple[Found, str]:
+    """The jobs of the page, or what is wrong with the search."""
+    seconds = FIRST_SECONDS if cursor is None else ON_SECONDS
+    try:
+        return await call.site.search(
+            call.access, search.parse(q), after=cursor, limit=ON_A_PAGE, seconds=seconds
+        ), ""
+    except ConfigError as wrong:
+        return Found(), str(wrong)
 
 
 async def _counts(call: WebCall) -> Mapping[JobState, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,15 +50,17 @@ async def overview(call: WebCall) -> Response:
     moment = datetime.now(UTC)
     group = query.group if query.group in figures.GROUPS else "outcome"
     window = figures.window_of(query.range, query.start, query.end, now)
-    series = await site.series(window.span, window.end, window.count)
+    # The store counts while the rates are read.
+    series, counts, queues = await asyncio.gather(
+        site.series(window.span, window.end, window.count), site.counts(), site.queues()
+    )
     grouped = series
     if group == "worker":
         grouped = await site.series(window.span, window.end, window.count, by_worker=True)
     samples = await site.client.arun(figures.read_samples(driver, window))
     recent = await site.series(MINUTE, now, figures.RECENT)
     day = await site.series(HOUR, now, 24)
-    counts = await site.counts()
-    queues, sessions = await site.queues(), await site.live_sessions()
+    sessions = await site.live_sessions()
     groups = await driver.arun(driver.groups(GroupFilter(limit=20)))
     alerts = await site.client.arun(kept_alerts(driver))
     rules = site.app.settings.alerts
