@@ -14,12 +14,12 @@ from starlette.responses import Response
 from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState, sources
 from winch.core.values.ids import known_as
+from winch.engine.observe.queue_counts import Count
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import JobFilter
 from winch.web import search
 from winch.web.access import EVERY_NARROWING
 from winch.web.api import jobs as api
-from winch.web.api.queues import CAP
 from winch.web.finding import Found
 from winch.web.pages import facets
 from winch.web.pages.base import (
@@ -138,10 +138,10 @@ async def _found(call: WebCall, q: str, cursor: str | None) -> tuple[Found, str]
         return Found(), str(wrong)
 
 
-async def _counts(call: WebCall) -> Mapping[JobState, int]:
+async def _counts(call: WebCall) -> Mapping[JobState, Count]:
     if call.access.is_narrow:
         return {}
-    return await call.site.counts()
+    return await call.site.state_counts()
 
 
 def columns_of(call: WebCall) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ def _is_about_states(words: Sequence[facets.SearchToken]) -> bool:
     return all(word.name == "state" for word in words)
 
 
-def _total(q: str, counts: Mapping[JobState, int], found: Found, cursor: str | None) -> str:
+def _total(q: str, counts: Mapping[JobState, Count], found: Found, cursor: str | None) -> str:
     """How many jobs match, as far as that is known without a look at each."""
     words = facets.tokens(q)
     if counts and _is_about_states(words):
@@ -172,9 +172,10 @@ def _total(q: str, counts: Mapping[JobState, int], found: Found, cursor: str | N
             states = search.parse(q).which.states or tuple(JobState)
         except ConfigError:
             return "0"
-        numbers = [counts.get(state, 0) for state in states]
-        is_capped = any(number >= CAP for number in numbers)
-        return f"{'more than ' if is_capped else ''}{sum(numbers):,}"
+        wanted = [counts[state] for state in states]
+        marks = {one_.mark for one_ in wanted}
+        sign = "more than " if "+" in marks else "~" if "~" in marks else ""
+        return f"{sign}{sum(one_.number for one_ in wanted):,}"
     if found.next is None and cursor is None:
         return f"{len(found.jobs):,}"
     return f"{len(found.jobs):,}" if found.next is None else f"{len(found.jobs):,} or more"
