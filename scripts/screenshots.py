@@ -155,15 +155,16 @@ async def hour_before(folder: Path) -> None:
     app, tasks = shop("sqlite:///shop.db")
     clock = MovableClock(folder, "shop")
     sampler = Sampler(app.driver)
-    await app.schedules.aadd(
-        "sync the stock", task="images.fetch", every="2m", args={"url": "stock.csv"}
-    )
     last = time.time() // 60 * 60 + 120  # about when this ends
     is_set_by = 0
     for minute in range(MINUTES):
         shown = last - 60 * (MINUTES - minute) + 20
         is_set_by = min(0, int(shown - (time.time() - is_set_by)))
         clock.set(is_set_by)
+        if minute == 0:
+            await app.schedules.aadd(
+                "sync the stock", task="images.fetch", every="2m", args={"url": "stock.csv"}
+            )
         rush = 1 + 1.5 * math.exp(-(((minute - 35) / 8) ** 2))
         orders = range(FIRST_ORDER + 1000 * minute, FIRST_ORDER + 1000 * minute + int(40 * rush))
         charges = [tasks["charge"].using(tenant=tenant) for tenant in TENANTS]

@@ -10,7 +10,7 @@ import pytest
 
 import winch.engine.observe.queue_counts as module
 from winch import App, JobState
-from winch.engine.observe.queue_counts import CAP, counted, read_queues, with_sample
+from winch.engine.observe.queue_counts import CAP, counted, read_queues, state_counts, with_sample
 from winch.engine.observe.queue_samples import (
     HOURS,
     MINUTES,
@@ -108,3 +108,22 @@ def test_samples_are_kept_by_minute_and_by_hour(app: App) -> None:
     hours = driver.run(driver.kv_list(KvFilter(book=HOURS.name)))
     assert (len(minutes), len(hours)) == (3, 2)
     assert '"slots":60' in hours[0].body, "the last of the hour"
+
+
+def test_a_count_beyond_the_cap_is_what_queues_and_dead_letters_have() -> None:
+    capped = {JobState.READY: CAP, JobState.SCHEDULED: CAP, JobState.COMPLETED: CAP, JobState.DEAD: CAP,
+              JobState.RUNNING: 7}  # fmt: skip
+    sampled = QueueInfo(
+        name="a", counts={JobState.READY: 70_304}, inexact=frozenset({JobState.READY}), is_sampled=True
+    )
+    exact = QueueInfo(name="b", counts={JobState.READY: 6, JobState.SCHEDULED: 12_000})
+    found = state_counts(capped, [sampled, exact], 41_000)
+    assert {str(state): count.words() for state, count in found.items() if count.number} == {
+        "ready": "~70,310",
+        "scheduled": "12,000",
+        "running": "7",
+        "completed": "10,000+",
+        "dead": "41,000",
+    }
+    unknown = QueueInfo(name="a", counts={JobState.READY: CAP}, inexact=frozenset({JobState.READY}))
+    assert state_counts(capped, [unknown], 0)[JobState.READY].words() == "10,000+"

@@ -318,7 +318,7 @@ def test_the_tenant_that_waits_longest_is_first(op: Operator) -> None:
     op.web.add.using(tenant="slow").enqueue(1)
     op.app.enqueue_many(op.web.add.using(tenant="busy", queue="mail").bind(n) for n in range(3))
     page = op.page("/tenants")
-    assert re.search(r"slow waits longest: .*, with 1 jobs ready and none running", page), page
+    assert re.search(r"slow waits longest: .*, with 1 job ready and none running", page), page
     found = op.web.api("GET", "/tenants").json()["tenants"]
     assert [(one["tenant"], one["ready"], one["queues"]) for one in found] == [
         ("slow", 1, {"default": 1}),

@@ -94,7 +94,7 @@ def test_a_wait_for_the_jobs_before_it_is_not_scheduled(make_web: Callable[..., 
     assert "waits for the jobs before it" in before
     web.app.run_worker(burst=True)
     after = text_of(web, f"/jobs/{last}")
-    assert "waited for the jobs before it" in after
+    assert "Waited for the jobs before it" in after
     assert "scheduled" not in after.partition("Jobs that are")[0]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from winch import App, ConfigError, Keyring, Retry, Unique, chain
 from winch.core.values.search import BOOK
 from winch.engine.base.search_index import YOUNG, sweep
 from winch.storage.kv_records import KvFilter
-from winch.web import finding
+from winch.storage.params import JobFilter, Page
+from winch.web import finding, search
 from winch.web.mount import build
 from winch.web.site import SiteConfig
 
@@ -206,3 +208,42 @@ def test_a_wrong_search_is_refused(given: object, message: str) -> None:
 
     with pytest.raises(ConfigError, match=message):
         App("memory://").task(name="t", search=given)(task)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "took, strides",
+    [
+        (0.005, [1000, 2000, 4000, 8000, 10_000, 10_000]),
+        (0.03, [1000] * 6),
+        (0.2, [1000, 500, 500, 500, 500, 500]),
+    ],
+)
+def test_a_walk_takes_strides_that_fit_its_time(
+    took: float, strides: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is slow to look through many jobs holds no page up for longer than it looks."""
+    now = 0.0
+    asked: list[int | None] = []
+
+    class Store:
+        def list_jobs(self, which: JobFilter) -> str:
+            asked.append(which.most)
+            return "the verb"
+
+    monkeypatch.setattr("winch.web.finding.time.monotonic", lambda: now)
+    finder = finding.Finder(Store(), None, lambda job: True)  # type: ignore[arg-type]  # no more is used
+    walk = finder.find(search.Search(JobFilter(queue="mail")), seconds=5.5 * took)
+    cut = Page((), "0198c000-0000-7000-8000-000000000001", is_cut=True)
+    ended: list[finding.Found] = []
+
+    def through() -> Generator[object, object, None]:
+        ended.append((yield from walk))
+
+    steps = through()
+    next(steps)
+    while not ended:
+        now += took
+        with contextlib.suppress(StopIteration):
+            steps.send(cut)
+    assert asked == strides
+    assert (ended[0].scanned, ended[0].is_partial) == (sum(strides), True)

@@ -28,7 +28,7 @@ from winch.engine.client.audit import Audit, noted_outside
 from winch.engine.client.contracts import Contract, stored_contract
 from winch.engine.observe import throughput
 from winch.engine.observe.prometheus import Fleet
-from winch.engine.observe.queue_counts import CAP, read_queues
+from winch.engine.observe.queue_counts import CAP, Count, read_queues, state_counts
 from winch.engine.observe.store_numbers import dead_letters
 from winch.engine.observe.store_timing import Timings, watch
 from winch.engine.observe.throughput import HOUR, Series, Span
@@ -172,6 +172,11 @@ class Site:
             "counts", lambda: self.driver.arun(self.driver.counts(cap=CAP)), 1.0
         )
         return found
+
+    async def state_counts(self) -> Mapping[JobState, Count]:
+        """How many jobs are in each state; of many, what the queues and the dead letters have."""
+        capped, queues, dead = await asyncio.gather(self.counts(), self.queues(), self.dead_letters())
+        return state_counts(capped, queues, sum(dead.values()))
 
     def forget(self) -> None:
         """Something has changed: the next look is at the store."""

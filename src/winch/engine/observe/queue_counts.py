@@ -8,7 +8,8 @@ sample. It is marked as not exact. Without a sample the number is the cap, which
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -62,9 +63,44 @@ def _sampled(queue: QueueInfo, sample: Sample) -> QueueInfo:
     return msgspec.structs.replace(queue, counts=counts, is_sampled=True)
 
 
+class Count(NamedTuple):
+    """A number of jobs. `mark`: `~` of the last sample, `+` at least so many, empty where exact."""
+
+    number: int
+    mark: str = ""
+
+    def words(self, number: str | None = None) -> str:
+        """`812`, `~622,456` or `10,000+`; `number` is another way to write it."""
+        text = f"{self.number:,}" if number is None else number
+        return f"{text}+" if self.mark == "+" else f"{self.mark}{text}"
+
+
+def state_counts(
+    capped: Mapping[JobState, int], queues: Sequence[QueueInfo], dead: int
+) -> dict[JobState, Count]:
+    """How many jobs are in each state: where a count has stopped at the cap, what the queues and the
+    dead letters have of them."""
+    found = {}
+    for state in JobState:
+        number = capped.get(state, 0)
+        found[state] = Count(number, "+" if number >= CAP else "")
+        if number < CAP:
+            continue
+        if state is JobState.DEAD:
+            found[state] = Count(max(number, dead))
+            continue
+        total = sum(queue.counts.get(state, 0) for queue in queues)
+        inexact = [queue for queue in queues if state in queue.inexact]
+        if total >= number and all(queue.is_sampled for queue in inexact):
+            found[state] = Count(total, "~" if inexact else "")
+    return found
+
+
 def counted(queue: QueueInfo, state: str) -> str:
     """A number of a queue as a page shows it: `812`, `~70,304` of the last sample, `10,000+`."""
     number = queue.counts.get(JobState(state), 0)
     if state not in queue.inexact:
         return f"{number:,}"
-    return f"~{number:,}" if queue.is_sampled else f"{number:,}+"
+    if not queue.is_sampled:
+        return f"{number:,}+"
+    return f"~{number:,}" if number else "0"

@@ -15,7 +15,7 @@ STEPS = (
 
 
 class Axis(NamedTuple):
-    """Where the axis begins, the distance of its marks, and how many distances it has; in seconds."""
+    """Where the axis begins, the distance of its marks, and how many of them it has; in seconds."""
 
     start: float
     step: float

@@ -15,9 +15,9 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from winch.core.lifecycle import JobState
+from winch.engine.observe.queue_counts import Count
 from winch.engine.observe.throughput import HOUR
 from winch.storage.params import DeadGroup, GroupFilter, QueueInfo
-from winch.web.api.queues import CAP
 from winch.web.routes import WebCall
 
 MOST = 7
@@ -179,7 +179,7 @@ def short(number: int) -> str:
     return f"{number / 1000:.3g}k" if number < 1_000_000 else f"{number / 1e6:.3g}M"
 
 
-def facets(q: str, counts: Mapping[JobState, int], found: Values) -> list[Facet]:
+def facets(q: str, counts: Mapping[JobState, Count], found: Values) -> list[Facet]:
     """What the list can be narrowed by; each value's link writes it into the search."""
     chosen = {(token.name, token.value) for token in tokens(q)}
 
@@ -210,7 +210,12 @@ def facets(q: str, counts: Mapping[JobState, int], found: Values) -> list[Facet]
         )
 
     states = [
-        value("state", str(state), _capped(counts[state]) if state in counts else "", str(state))
+        value(
+            "state",
+            str(state),
+            counts[state].words(short(counts[state].number)) if state in counts else "",
+            str(state),
+        )
         for state in _ORDER
     ]
     all_of = [
@@ -236,19 +241,15 @@ _ORDER = (
 )
 
 
-def _capped(number: int) -> str:
-    return f"{short(number)}+" if number >= CAP else short(number)
-
-
 # -- suggestions -------------------------------------------------------------------------------------
 
 
-def suggestions(typed: str, counts: Mapping[JobState, int], found: Values) -> list[dict[str, Any]]:
+def suggestions(typed: str, counts: Mapping[JobState, Count], found: Values) -> list[dict[str, Any]]:
     """What the last word of the search may become: fields, then values with counts, then text."""
     sign, word = ("-", typed[1:]) if typed.startswith("-") else ("", typed)
     name, colon, start = word.partition(":")
     named: dict[str, Mapping[str, int]] = {
-        "state": {str(state): counts.get(state, 0) for state in _ORDER},
+        "state": {str(state): counts[state].number for state in _ORDER if state in counts},
         "queue": found.queues,
         "task": found.tasks,
         "tenant": found.tenants,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import time
 from collections import Counter
@@ -13,12 +14,12 @@ from starlette.responses import Response
 from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState, sources
 from winch.core.values.ids import known_as
+from winch.engine.observe.queue_counts import Count
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import JobFilter
 from winch.web import search
 from winch.web.access import EVERY_NARROWING
 from winch.web.api import jobs as api
-from winch.web.api.queues import CAP
 from winch.web.finding import Found
 from winch.web.pages import facets
 from winch.web.pages.base import (
@@ -89,20 +90,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 async def list_page(call: WebCall) -> Response:
     query: JobsQuery = call.query
     q = facets.search_of({name: getattr(query, name) for name in FILTERS})
-    error = ""
-    found = Found()
-    try:
-        found = await call.site.search(
-            call.access,
-            search.parse(q),
-            after=query.cursor,
-            limit=ON_A_PAGE,
-            seconds=FIRST_SECONDS if query.cursor is None else ON_SECONDS,
-        )
-    except ConfigError as wrong:
-        error = str(wrong)
-    values = await facets.values_of(call)
-    counts = await _counts(call)
+    # The store counts while it looks for the jobs.
+    (found, error), values, counts = await asyncio.gather(
+        _found(call, q, query.cursor), facets.values_of(call), _counts(call)
+    )
     words = facets.tokens(q)
     columns = columns_in(query.columns) if query.columns else columns_of(call)
     density = query.density if query.density in DENSITIES else density_of(call.request)
@@ -136,10 +127,21 @@ async def list_page(call: WebCall) -> Response:
     return answer
 
 
-async def _counts(call: WebCall) -> Mapping[JobState, int]:
+async def _found(call: WebCall, q: str, cursor: str | None) -> tuple[Found, str]:
+    """The jobs of the page, or what is wrong with the search."""
+    seconds = FIRST_SECONDS if cursor is None else ON_SECONDS
+    try:
+        return await call.site.search(
+            call.access, search.parse(q), after=cursor, limit=ON_A_PAGE, seconds=seconds
+        ), ""
+    except ConfigError as wrong:
+        return Found(), str(wrong)
+
+
+async def _counts(call: WebCall) -> Mapping[JobState, Count]:
     if call.access.is_narrow:
         return {}
-    return await call.site.counts()
+    return await call.site.state_counts()
 
 
 def columns_of(call: WebCall) -> tuple[str, ...]:
@@ -162,7 +164,7 @@ def _is_about_states(words: Sequence[facets.SearchToken]) -> bool:
     return all(word.name == "state" for word in words)
 
 
-def _total(q: str, counts: Mapping[JobState, int], found: Found, cursor: str | None) -> str:
+def _total(q: str, counts: Mapping[JobState, Count], found: Found, cursor: str | None) -> str:
     """How many jobs match, as far as that is known without a look at each."""
     words = facets.tokens(q)
     if counts and _is_about_states(words):
@@ -170,9 +172,10 @@ def _total(q: str, counts: Mapping[JobState, int], found: Found, cursor: str | N
             states = search.parse(q).which.states or tuple(JobState)
         except ConfigError:
             return "0"
-        numbers = [counts.get(state, 0) for state in states]
-        is_capped = any(number >= CAP for number in numbers)
-        return f"{'more than ' if is_capped else ''}{sum(numbers):,}"
+        wanted = [counts[state] for state in states]
+        marks = {one_.mark for one_ in wanted}
+        sign = "more than " if "+" in marks else "~" if "~" in marks else ""
+        return f"{sign}{sum(one_.number for one_ in wanted):,}"
     if found.next is None and cursor is None:
         return f"{len(found.jobs):,}"
     return f"{len(found.jobs):,}" if found.next is None else f"{len(found.jobs):,} or more"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,11 +15,11 @@ from starlette.responses import Response
 
 from winch.core.lifecycle import JobState
 from winch.engine.observe.alerts import kept_alerts
+from winch.engine.observe.queue_counts import Count
 from winch.engine.observe.queue_samples import QueueSample, Sample, busy_slots
 from winch.engine.observe.throughput import HOUR, MINUTE, Series, TaskRate, percentile
 from winch.storage.params import DeadGroup, GroupFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
-from winch.web.api.queues import CAP
 from winch.web.draw.charts import spark_line, trend
 from winch.web.draw.pieces import Tile
 from winch.web.pages import figures
@@ -49,15 +50,17 @@ async def overview(call: WebCall) -> Response:
     moment = datetime.now(UTC)
     group = query.group if query.group in figures.GROUPS else "outcome"
     window = figures.window_of(query.range, query.start, query.end, now)
-    series = await site.series(window.span, window.end, window.count)
+    # The store counts while the rates are read.
+    series, counts, queues = await asyncio.gather(
+        site.series(window.span, window.end, window.count), site.state_counts(), site.queues()
+    )
     grouped = series
     if group == "worker":
         grouped = await site.series(window.span, window.end, window.count, by_worker=True)
     samples = await site.client.arun(figures.read_samples(driver, window))
     recent = await site.series(MINUTE, now, figures.RECENT)
     day = await site.series(HOUR, now, 24)
-    counts = await site.counts()
-    queues, sessions = await site.queues(), await site.live_sessions()
+    sessions = await site.live_sessions()
     groups = await driver.arun(driver.groups(GroupFilter(limit=20)))
     alerts = await site.client.arun(kept_alerts(driver))
     rules = site.app.settings.alerts
@@ -91,7 +94,7 @@ async def overview(call: WebCall) -> Response:
             command=site.app.command,
             shows_all=query.findings == "all",
         ),
-        tiles=_tiles(recent, total, counts, queues, sessions, groups, to),
+        tiles=_tiles(recent, total, counts, queues, sessions, day, to),
         charts=[
             figures.throughput_chart(grouped, trimmed, group, now),
             figures.wait_chart(grouped, trimmed, group, aim),
@@ -101,7 +104,7 @@ async def overview(call: WebCall) -> Response:
         groups=[_group(one, day) for one in _within(groups, window)[:5]],
         slowest=_slowest(series),
         start_worker=site.app.start_worker,
-        is_empty=not total.ended and not sum(counts.values()),
+        is_empty=not total.ended and not any(one.number for one in counts.values()),
         queues=_queues(queues, recent, samples, window, rules.oldest or LATE, moment),
         queue_count=len(queues),
     )
@@ -110,21 +113,20 @@ async def overview(call: WebCall) -> Response:
 def _tiles(
     recent: Series,
     over: TaskRate,
-    counts: Any,
+    counts: Mapping[JobState, Count],
     queues: Sequence[QueueInfo],
     sessions: Sequence[SessionInfo],
-    groups: Sequence[DeadGroup],
+    day: Series,
     to: Any,
 ) -> list[Tile]:
     total = recent.total()
     now = datetime.now(UTC)
-    ready = counts.get(JobState.READY, 0)
     oldest = min((q.oldest_ready_at for q in queues if q.oldest_ready_at), default=None)
     waits = None if oldest is None else now - oldest
     slots = sum(session.slots for session in sessions)
     busy = busy_slots(sessions)
-    dead = counts.get(JobState.DEAD, 0)
-    lately = sum(group.count for group in groups if now - group.last_at < timedelta(hours=1))
+    dead = counts[JobState.DEAD]
+    lately = day.total().deaths
     run, wait = percentile(total.run, 0.95), percentile(total.wait, 0.95)
     share, usual = _share(total), _share(over)
     minutes = f"mean of {figures.RECENT} minutes"
@@ -137,14 +139,15 @@ def _tiles(
              to("/jobs", q="state:retrying"), "failed"),
         Tile("Wait p95", *_parts(span(wait)), note=f"last {figures.RECENT} minutes", id="wait"),
         Tile("Run p95", *_parts(span(run)), note=f"last {figures.RECENT} minutes", id="run"),
-        Tile("Ready", _capped(ready), note="none waits" if waits is None else f"oldest {span(waits)}",
+        Tile("Ready", counts[JobState.READY].words(),
+             note="none waits" if waits is None else f"oldest {span(waits)}",
              look="bad" if waits is not None and waits > LATE else "",
              href=to("/jobs", q="state:ready"), id="ready"),
         Tile("Busy slots", f"{busy:,}", f"/ {slots:,}",
              "1 worker" if len(sessions) == 1 else f"{len(sessions):,} workers",
              href=to("/workers"), id="slots"),
-        Tile("Dead", _capped(dead), note=f"{lately:,} in groups of this hour" if lately else
-             "kept until you act" if dead else "nothing is dead",
+        Tile("Dead", dead.words(), note=f"{lately:,} died in 24 h" if lately else
+             "kept until you act" if dead.number else "nothing is dead",
              look="bad" if lately else "", href=to("/dead"), id="dead"),
     ]  # fmt: skip
 
@@ -153,10 +156,6 @@ def _parts(text: str) -> tuple[str, str]:
     """A length of time as value and unit: the unit is small."""
     first, _, unit = text.rpartition(" ")
     return (first, unit) if first.replace(".", "").isdigit() else (text, "")
-
-
-def _capped(value: int) -> str:
-    return f"{value:,}+" if value >= CAP else f"{value:,}"
 
 
 def _share(rate: TaskRate) -> float | None:

@@ -51,7 +51,7 @@ def strip(runs: list[Run]) -> Markup:
         for place, run in enumerate(reversed(runs[:STRIP]))
     ]
     good = sum(run.state == "completed" for run in runs)
-    label = f"{good} of the last {len(runs)} windows completed" if runs else "no windows yet"
+    label = f"{good} of the last {len(runs)} runs completed" if runs else "no run yet"
     return Markup('<svg class="strip" viewBox="0 0 240 22" role="img" aria-label="{}">{}</svg>').format(
         label, Markup("").join(bars)
     )
