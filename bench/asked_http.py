@@ -34,4 +34,4 @@ def _of(store: str) -> tuple[Spec, ...]:
 
 
 SPECS: Sequence[Spec] = tuple(spec for store in SINGLE for spec in _of(store))
-CLOSING: Mapping[str, str] = {LINE: "A parser of requests in C, and an event loop of its own (uvloop)."}
+CLOSING: Mapping[str, str] = {LINE: "A parser of requests in C."}

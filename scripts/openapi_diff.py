@@ -5,8 +5,8 @@
     python scripts/openapi_diff.py --write --breaking    freeze it all the same: for a new major version
 
 What breaks a client: a path, method, parameter, field, status, header or enum value that is gone; a new
-field or parameter that it must send; another type; a narrower bound of what it sends; a right that it
-did not need.
+field or parameter that it must send; another type; a narrower bound of what it sends; another meaning of
+what it leaves out; a right that it did not need.
 """
 
 from __future__ import annotations
@@ -129,6 +129,8 @@ class Diff:
         if old.get("format") != new.get("format"):
             yield f"{where}: format was {old.get('format')}, is {new.get('format')}"
         if is_sent:
+            if values is not False and others is False:
+                yield f"{where}: takes no unknown field any more"
             yield from _narrower(old, new, where)
 
     def _object(self, old: Json, new: Json, where: str, is_sent: bool) -> Iterator[str]:
@@ -137,8 +139,11 @@ class Diff:
         for name, schema in before.items():
             if name not in now:
                 yield f"{where}.{name}: is gone"
-            else:
-                yield from self._schema(schema, now[name], f"{where}.{name}", is_sent=is_sent)
+                continue
+            yield from self._schema(schema, now[name], f"{where}.{name}", is_sent=is_sent)
+            default, other = schema.get("default"), now[name].get("default")
+            if is_sent and default != other:
+                yield f"{where}.{name}: means {other!r} where it is left out, meant {default!r}"
         if is_sent:
             for name in sorted(needed - required):
                 yield f"{where}.{name}: is required"

@@ -105,6 +105,14 @@ func FromEnv() (*Client, error) {
 	return New(address, Options{Token: os.Getenv("WINCH_TOKEN")})
 }
 
+// Must returns the client, and panics where there is none. It is for the first line of a main function.
+func Must(client *Client, err error) *Client {
+	if err != nil {
+		panic(err)
+	}
+	return client
+}
+
 // String shows the server, and no secret.
 func (c *Client) String() string { return "winch.Client(" + c.shown + ")" }
 

@@ -95,6 +95,14 @@ def no_parameter(new: Document) -> None:
     found[:] = [one for one in found if one["name"] != "Idempotency-Key"]
 
 
+def other_default(new: Document) -> None:
+    schemas(new, "NewSessionBody")["properties"]["slots"]["default"] = 10
+
+
+def no_unknown_field(new: Document) -> None:
+    schemas(new, "NewSessionBody")["properties"]["labels"]["additionalProperties"] = False
+
+
 def other_right(new: Document) -> None:
     new["paths"][JOBS]["post"]["x-winch-right"] = "admin"
 
@@ -103,7 +111,7 @@ def other_right(new: Document) -> None:
     "change",
     [no_path, no_method, no_field_sent, no_field_answered, needs_a_field, may_leave_out, no_enum_value,
      no_state, other_type_sent, other_type_answered, null_answered, no_outcome, narrower, no_status,
-     no_header, needs_a_parameter, no_parameter, other_right],
+     no_header, needs_a_parameter, no_parameter, other_default, no_unknown_field, other_right],
 )  # fmt: skip
 def test_what_breaks_a_client_is_found(change: Callable[[Document], None]) -> None:
     new = copy.deepcopy(FROZEN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests.model.broken import BROKEN
+from tests.model.broken_http import BROKEN_HTTP
 from tests.model.broken_rules import BROKEN_RULES
 from tests.model.designs import HOLDS
 from tests.model.explore import render
@@ -16,7 +17,7 @@ def main() -> int:
     surprises = 0
     total = 0.0
     traces = []
-    for case in (*HOLDS, *BROKEN, *BROKEN_RULES):
+    for case in (*HOLDS, *BROKEN, *BROKEN_HTTP, *BROKEN_RULES):
         report = case.walk()
         total += report.seconds
         verdict = "holds"

@@ -18,6 +18,7 @@ from tests.model.gates import (
     LimitModel,
 )
 from tests.model.handover import MoveDesign, MoveModel
+from tests.model.http_sessions import HttpDesign, HttpModel
 from tests.model.leases import LeaseDesign, LeaseModel
 from tests.model.moving import StoreMoveDesign, StoreMoveModel
 from tests.model.moving_families import FamilyDesign, FamilyModel
@@ -42,6 +43,8 @@ from tests.model.scopes import (
     FIFO_KEY,
     FIFO_OF_THREE,
     GATE_HOMES,
+    HTTP_BATCHES,
+    HTTP_SESSION,
     KEY_MOVES,
     LATE_NAMES,
     LIMIT_OF_ONE,
@@ -220,6 +223,10 @@ HOLDS: tuple[Case, ...] = (
             ("in the shard", "takes at home", "running job goes home", "ready job goes home"),
         )
         for scope in (QUEUE_RULE, QUEUE_RULE_DYING)
+    ),
+    *(
+        Case("the protocol", s.name, None, partial(explore, HttpModel(HttpDesign(), s)))
+        for s in (HTTP_BATCHES, HTTP_SESSION)
     ),
     Case(
         "the protocol",

@@ -20,6 +20,7 @@ from tests.model.fifo import FifoScope
 from tests.model.gate_homes import HomeScope
 from tests.model.gates import BatchScope, LimitScope
 from tests.model.handover import MoveScope
+from tests.model.http_sessions import HttpScope
 from tests.model.leases import LeaseScope
 from tests.model.moving import StoreMoveScope
 from tests.model.moving_families import FamilyScope
@@ -119,6 +120,8 @@ STORE_MOVE_OF_ONE = StoreMoveScope("move of one job", members=1)
 FAMILY_MOVES = FamilyScope("flows in moves")
 FAMILY_OF_ONE = FamilyScope("flow of one member in moves", calls=2)
 KEY_MOVES = KeyMoveScope("unique keys in moves", turns=3 if IS_ALL else 2, holds=4 if IS_ALL else 3)
+HTTP_BATCHES = HttpScope("batches over HTTP", faults=2 if IS_ALL else 1, ends=0)
+HTTP_SESSION = HttpScope("a session over HTTP that ends", jobs=1, slots=1, faults=1)
 COMMANDS = CommandScope("commands", commands=3 if IS_ALL else 2)
 # With three steps and three faults it would be over a million states.
 NOTES = NoteScope("steps", steps=3 if IS_ALL else 2)

@@ -7,13 +7,14 @@ import sys
 import pytest
 
 from tests.model import broken
+from tests.model.broken_http import BROKEN_HTTP
 from tests.model.broken_rules import BROKEN_RULES
 from tests.model.designs import HOLDS, Case
 from tests.model.explore import render
 
 # A longer trace is not read by anybody; look for a smaller scope.
 LONGEST_TRACE = 15
-BROKEN = (*broken.BROKEN, *BROKEN_RULES)
+BROKEN = (*broken.BROKEN, *BROKEN_HTTP, *BROKEN_RULES)
 
 
 def titles(case: Case) -> str:

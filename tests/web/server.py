@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 import httpx
 
 from winch import App
+from winch.engine.base import event_loop
 from winch.web.server.serve import bind, server_for
 from winch.web.site import SiteConfig
 
@@ -28,7 +28,7 @@ def serving(app: App, *, grace: float = 1, **config: object) -> Iterator[str]:
             await server.serve(sockets=[listening])
             await app.aclose()
 
-        asyncio.run(main())
+        event_loop.run(main())
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -451,6 +451,22 @@ def test_a_failure_tells_the_client_an_id_and_no_more(
     assert answer.headers["x-request-id"] in answer.text
 
 
+def test_the_key_of_a_session_is_not_in_the_log_of_a_failure(
+    make_web: Callable[..., Web], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    web = make_web("memory")
+    key = web.api("POST", "/sessions", {"worker": "w", "queues": ["default"]}).json()["key"]
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(web.app.ready(), "claim", broken)
+    with caplog.at_level("ERROR", "winch"):
+        assert web.api("POST", f"/sessions/{key}/claim", {}).status_code == 500
+    assert "/api/v1/sessions/…/claim failed" in caplog.text
+    assert key not in caplog.text
+
+
 # -- changes from elsewhere --------------------------------------------------------------------------
 
 

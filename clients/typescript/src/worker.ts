@@ -61,6 +61,8 @@ export class Worker {
   #hurry = new AbortController();
   #cutClaim = new AbortController();
   #isQuiet = false;
+  // Handlers that have not returned, those of a session that has ended too.
+  #busy = 0;
   #changed: () => void = () => {};
 
   constructor(client: Client, options: WorkerOptions) {
@@ -144,7 +146,7 @@ export class Worker {
   async #claimUntilStopped(isBurst: boolean): Promise<void> {
     let failed = FAILED_CLAIM_MS;
     while (!this.#stop.signal.aborted) {
-      const free = Math.min(this.#slots - this.#running.size, MOST_IN_CLAIM);
+      const free = Math.min(this.#slots - Math.max(this.#running.size, this.#busy), MOST_IN_CLAIM);
       if (free <= 0 || this.#isQuiet) {
         await new Promise<void>((resolve) => (this.#changed = resolve));
         continue;
@@ -193,6 +195,7 @@ export class Worker {
     const known = this.#tasks.get(job.task);
     if (context === undefined) return;
     let end: Record<string, unknown> | null;
+    this.#busy++;
     try {
       if (known === undefined) throw new Stopped("stop"); // the server sends no such job
       const call = async () => known.handler(job.args, context);
@@ -201,6 +204,9 @@ export class Worker {
       end = outcomeOf(context, { value });
     } catch (error) {
       end = outcomeOf(context, { error });
+    } finally {
+      this.#busy--;
+      this.#changed();
     }
     if (end === null) this.#ended(context.ref());
     else this.#finisher.add({ ...context.ref(), ...end });

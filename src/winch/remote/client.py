@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 PREFIX = "/api/v1"
 # Seconds before the second try, doubled for each further one, up to the greatest; each drawn from the
@@ -149,6 +149,8 @@ class RemoteClient:
     ) -> tuple[int, dict[str, Any], float | None]:
         connection = self._connection()
         headers = {"accept": "application/json"}
+        if self._parts.scheme == "http" and (proxy := self._proxy()):
+            headers |= _proxy_headers(_split(proxy))
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
         data = None
@@ -196,7 +198,7 @@ class RemoteClient:
         host, port = self._parts.hostname or "", self._parts.port
         proxy = self._proxy()
         is_tls = self._parts.scheme == "https"
-        via = urlsplit(proxy if proxy is None or "//" in proxy else f"//{proxy}") if proxy else None
+        via = _split(proxy) if proxy else None
         to, at = (host, port) if via is None else (via.hostname or "", via.port)
         if is_tls:
             context = self._context or ssl.create_default_context()
@@ -206,11 +208,7 @@ class RemoteClient:
         else:
             made = http.client.HTTPConnection(to, at, timeout=self._timeout)
         if via is not None and is_tls:
-            headers = {}
-            if via.username:
-                pair = f"{unquote(via.username)}:{unquote(via.password or '')}"
-                headers["Proxy-Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-            made.set_tunnel(host, port, headers)
+            made.set_tunnel(host, port, _proxy_headers(via))
         return made
 
     def close(self) -> None:
@@ -228,3 +226,16 @@ class RemoteClient:
             # The plain socket's own method: that of TLS is not for a thread that does not read.
             with suppress(OSError):
                 socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+
+
+def _split(proxy: str) -> SplitResult:
+    """The address of a proxy, as people write it in the environment."""
+    return urlsplit(proxy if "//" in proxy else f"//{proxy}")
+
+
+def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    """What a proxy that wants a password is sent: with CONNECT, or with each request of plain HTTP."""
+    if not proxy.username:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"proxy-authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}

@@ -334,6 +334,7 @@ class RemoteWorker:
         token = str(uuid.uuid4())
         with self._lock:
             self._claiming.add(token)
+        key = self._key
         body = {"max": most, "wait": f"{int(wait)}s", "claim": token}
         self._claimer = threading.get_ident()
         try:
@@ -343,6 +344,9 @@ class RemoteWorker:
             jobs: list[Any] = self.ask("/claim", body, patience=0, wait=wait)["jobs"]
             contexts = [RemoteContext(self, job) for job in jobs]
             with self._lock:
+                if key != self._key:  # its session ended meanwhile: the jobs are free, or another's
+                    log.warning("%d claimed jobs are dropped: their session has ended", len(jobs))
+                    return []
                 self._running.update((_pair(context.ref), context) for context in contexts)
         finally:
             self._claimer = None

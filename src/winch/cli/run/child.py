@@ -12,13 +12,13 @@ from typing import Any
 import click
 
 from winch.app import App
-from winch.cli.run import loop
 from winch.cli.run.worker import start_logging, worker_options
 from winch.cli.shared.load import load_app
 from winch.core.errors import ConfigError
 from winch.core.policy.labels import check_labels
 from winch.core.policy.queue_limits import queue_limits
 from winch.core.version import __version__
+from winch.engine.base import event_loop
 from winch.engine.supervisor.child import Child, ignore_terminal_signals
 from winch.engine.supervisor.embedded import process_command
 from winch.engine.supervisor.messages import ENV, Link, from_env
@@ -51,7 +51,7 @@ def worker_child(
     cli = {"url": url, "schema": schema, "app": app_spec, **settings_of(given)}
     app.configure(cli, config=config)
     app.ready()  # an unreachable store or an old schema sets the exit code before anything runs
-    code = loop.run(_run(app, queues, burst, labels, app_spec, config))
+    code = event_loop.run(_run(app, queues, burst, labels, app_spec, config))
     logging.shutdown()
     sys.stdout.flush()
     # Not sys.exit: a handler that would not end may still hold a thread, and its claim is released.

@@ -14,6 +14,7 @@ import uvicorn
 
 from winch.core.errors import ConfigError
 from winch.core.values.ip_address import is_loopback, parse_networks
+from winch.engine.base import event_loop
 from winch.storage.fast import is_fast
 from winch.web.access import LOCAL_NAMES
 from winch.web.fast.plain_requests import PlainConnection
@@ -166,7 +167,7 @@ def serve(
         await app.aclose()
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(run())
+        event_loop.run(run())
 
 
 def _stay_after_signals() -> None:

@@ -1,4 +1,4 @@
-"""Run handlers on uvloop where it is installed, on asyncio's own loop where it is not."""
+"""Run a worker or a server on uvloop where it is installed, on asyncio's own loop where it is not."""
 
 from __future__ import annotations
 
