@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.moving_kit import Pair, made_pair
-from winch import chain
+from tests.engine.moving_kit import Pair, made_pair, plain
+from winch import App, QueueFull, batch, chain
 from winch.core.errors import ConfigError
 from winch.core.gates.uses import GateSpec
 from winch.core.lifecycle import JobState
@@ -357,3 +357,17 @@ def test_an_effect_that_is_done_is_known_there_before_its_job_comes(
         pair.mover.drain(route)
     assert seen == [(True, "receipt")]
     assert pair.ids(pair.target) == {job.id}
+
+
+def test_a_bound_counts_both_parts_of_a_queue(pair: Pair) -> None:
+    """The flow is not stored whole, so it stays."""
+    with batch("b", on_complete=pair.plain.bind(9)) as members:
+        members.enqueue(*(pair.plain.bind(n) for n in range(3)))
+        pair.opened()
+        pair.plain.enqueue(4)
+        pair.app.queues.configure("default", max_depth=4)
+        fresh = App(pair.source.describe())
+        fresh.configure({"move_to": pair.target.describe()})
+        with pytest.raises(QueueFull, match="4 jobs are ready"):
+            fresh.task(name="plain")(plain).enqueue(5)
+        fresh.close()
