@@ -36,7 +36,6 @@ from winch.storage.decide.waits import Dependencies, Sent
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import (
     Acted,
-    ClaimRef,
     Depth,
     Ending,
     Enqueued,
@@ -290,7 +289,7 @@ class RoutedDriver(Routing):
     def set_queue(self, queue: str, rule: QueueRule, *, now: Now = None) -> Verb[None]:
         return self._in_both(queue, lambda s: s.set_queue(queue, rule, now=now))
 
-    def depth(self, queue: str, *, cap: int, now: datetime | None = None) -> Verb[Depth]:
+    def depth(self, queue: str, *, cap: int, now: Now = None) -> Verb[Depth]:
         """A queue that moves is as full as both of its parts."""
         plain = self.source.depth(queue, cap=cap, now=now)
         if self._is_idle:
