@@ -359,6 +359,41 @@ def test_an_effect_that_is_done_is_known_there_before_its_job_comes(
     assert pair.ids(pair.target) == {job.id}
 
 
+def test_a_job_is_found_though_the_route_has_changed_since_it_was_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the parcel, and comes while the producer looks the other way."""
+    job = pair.plain.enqueue(1)
+    driver: Any = pair.app.driver
+    announced = pair.mover.begin()
+    driver._read_at = float("-inf")
+    driver.run(driver.results([KEYED.id]))
+    assert driver._route.step is MoveStep.ANNOUNCED
+    read_at = driver._read_at
+    monkeypatch.setattr(driver, "_monotonic", lambda: read_at)  # what it has read stays new
+    opened = pair.mover.advance(announced)
+    true_run: Callable[..., Any] = pair.target.run
+    with monkeypatch.context() as patch:
+        patch.setattr(pair.target, "run", _dying(true_run, "move_in", False))
+        with pytest.raises(KeyboardInterrupt):
+            pair.mover.drain(opened)
+    assert pair.ids(pair.source) == pair.ids(pair.target) == set()
+    comes = iter([None])
+
+    def run(sent: Any) -> Any:
+        answer = true_run(sent)
+        for _ in comes if sent.name == "cancel" else ():
+            route = pair.mover.route()
+            assert route is not None
+            pair.mover.drain(route)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pair.target, "run", run)
+        assert pair.app.jobs.cancel(job.id)
+    assert job.refresh().state is JobState.CANCELLED
+
+
 def test_a_bound_counts_both_parts_of_a_queue(pair: Pair) -> None:
     """The flow is not stored whole, so it stays."""
     with batch("b", on_complete=pair.plain.bind(9)) as members:
