@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from winch.engine.moving import mover as mover_module
 from winch.engine.moving.carrying import WAITING, Carrier
 from winch.engine.moving.mover import TRIES, Mover
 from winch.engine.moving.route import MoveStep, Scope
-from winch.storage.kv_records import KvFilter
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import Finish, NewJob
 from winch.storage.protocol import Driver
 
@@ -406,3 +407,27 @@ def test_a_bound_counts_both_parts_of_a_queue(pair: Pair) -> None:
         with pytest.raises(QueueFull, match="4 jobs are ready"):
             fresh.task(name="plain")(plain).enqueue(5)
         fresh.close()
+
+
+def test_many_records_are_copied_under_the_lock(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 50 ms here; the lock has a lease of 5 s."""
+    records = [KvRecord(book="idempotency", key=f"charge:{n}", body="done\n1") for n in range(200)]
+    records += [KvRecord(book="webhook", key=f"ep_{n}", body="{}") for n in range(200)]
+    pair.source.run(pair.source.kv_put(records))
+    now = [0.0]
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    true_run: Callable[..., Any] = pair.target.run
+
+    def slow(sent: Any) -> Any:
+        if sent.name == "kv_swap":
+            passes(0.05)
+        return true_run(sent)
+
+    monkeypatch.setattr(pair.target, "run", slow)
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=passes)
+    monkeypatch.setattr(mover_module, "time", clock)
+    assert pair.opened().step is MoveStep.FREE
+    assert now[0] > 20
