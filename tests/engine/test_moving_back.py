@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -235,6 +236,22 @@ def test_members_are_numbered_anew_on_the_way_back_too(
     route = pair.mover.drain(pair.opened())
     pair.mover.turn_back(route)
     assert stores == [pair.target, pair.source]
+
+
+def test_a_queue_that_is_paused_just_after_the_announcement_stays_paused(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process that has not read the route yet."""
+    pair.plain.enqueue(1)
+
+    def pauses(seconds: float) -> None:
+        pair.source.run(pair.source.pause("default", by="ada", reason="inventory"))
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=pauses)
+    route = pair.mover.begin()
+    monkeypatch.setattr(mover_module, "time", clock)
+    pair.mover.advance(route)
+    assert paused(pair.target) == {"default": "inventory"}
 
 
 def test_a_pause_with_an_end_ends_in_the_target_too(pair: Pair) -> None:
