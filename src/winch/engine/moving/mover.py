@@ -221,7 +221,7 @@ class Mover:
         time.sleep(IDLE_LAG)
         route = self._note_pauses(
             route
-        )  # from now on a person who pauses a queue does so in both stores
+        )  # a later pause is set in both stores
         self._pause(carrier.source, route)
         for _ in range(TRIES):
             began = time.monotonic()
