@@ -219,9 +219,7 @@ class Mover:
         self._effects.clear()
         holding.copy_effects(carrier, self._effects)
         time.sleep(IDLE_LAG)
-        route = self._note_pauses(
-            route
-        )  # a later pause is set in both stores
+        route = self._note_pauses(route)  # a later pause is set in both stores
         self._pause(carrier.source, route)
         for _ in range(TRIES):
             began = time.monotonic()
