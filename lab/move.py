@@ -117,7 +117,7 @@ PRODUCER = """
         took = time.monotonic() - began
         acked.write(f"{job.id} {int(job.is_new)}\\n")
         if n > 1:  # the first one opens the connections, whatever is under way
-            gaps.write(f"{took * 1000 / (2 if kind == 2 else 1):.1f}\\n")
+            gaps.write(f"{began:.3f} {took * 1000 / (2 if kind == 2 else 1):.1f}\\n")
         time.sleep(0.005)
 """
 
@@ -143,6 +143,7 @@ class Lab:
     urls: tuple[str, str]
     rng: random.Random
     killed: set[int] = field(default_factory=set)
+    began: float = 0.0
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def env(self, url: str, move_to: str | None) -> dict[str, str]:
@@ -209,7 +210,8 @@ def live(lab: Lab) -> tuple[Driver, Driver]:
     lab.spawn(["fill.py", str(BACKLOG)]).wait()
     workers = [lab.worker(0), lab.worker(1)]
     producers = [lab.producer("a"), lab.producer("b")]
-    time.sleep(2.0)
+    time.sleep(4.0)
+    lab.began = time.monotonic()
     mover = lab.mover()
     kills = 0
     deadline = time.monotonic() + END
@@ -344,16 +346,28 @@ def judge(lab: Lab, stores: tuple[Driver, Driver]) -> list[str]:
         found.append(f"windows with two jobs: {twice[:3]}")
     if not windows:
         found.append("the schedule never ticked")
-    gaps = [float(g) for file in lab.folder.glob("gaps-*") for g in file.read_text().split()]
+    waits = [
+        (float(at) < lab.began, float(ms))
+        for file in lab.folder.glob("gaps-*")
+        for at, ms in (line.split() for line in file.read_text().splitlines())
+    ]
+    before = [ms for is_before, ms in waits if is_before]
+    gaps = [ms for is_before, ms in waits if not is_before]
     print(
         f"  {len(acked)} acknowledged, {len(there)} ended ({len(records[0])} in the source, "
         f"{len(records[1])} in the target), {len(windows)} windows; lost "
         f"{len(set(acked) - there)}, doubled {len(doubled) + len(both)}"
     )
-    longest = ", ".join(f"{gap:.0f}" for gap in sorted(gaps)[:-6:-1])
     above = sum(gap > AIM_MS for gap in gaps)
-    print(f"  longest waits of producers: {longest} ms; {above} of {len(gaps)} above {AIM_MS}")
+    print(
+        f"  longest waits of producers: {_longest(gaps)} ms; {above} of {len(gaps)} above {AIM_MS}; "
+        f"before the move: {_longest(before)} ms, of {len(before)}"
+    )
     return found
+
+
+def _longest(gaps: Sequence[float]) -> str:
+    return ", ".join(f"{gap:.0f}" for gap in sorted(gaps)[:-6:-1])
 
 
 def _order(lab: Lab, runs: Sequence[Run]) -> Iterator[str]:

@@ -67,6 +67,14 @@ def test_it_goes_back(winch: Command, app: App, target: str) -> None:
     assert winch("jobs", "show", second, "--json").json["state"] == "completed"
 
 
+def test_json_is_all_that_it_prints(winch: Command, app: App, target: str) -> None:
+    winch.shop()
+    enqueued(winch, 1)
+    assert winch("move", "--to", target, "--yes", "--json").json == {"step": "free"}
+    assert winch("move", "--to", target, "--cutover", "--json").json == {"step": "done"}
+    assert winch("move", "--to", target, "--resume", "--json").json == {"step": "done"}
+
+
 def test_encrypted_jobs_stay_encrypted_and_run(winch: Command, app: App, target: str) -> None:
     winch.shop()
     [job] = enqueued(winch, 40771, WINCH_KEYS=KEY)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.engine.moving_kit import Pair, made_pair
-from winch import chain
+from tests.engine.moving_kit import Pair, made_pair, plain
+from winch import App, QueueFull, batch, chain
 from winch.core.errors import ConfigError
 from winch.core.gates.uses import GateSpec
 from winch.core.lifecycle import JobState
@@ -20,7 +22,7 @@ from winch.engine.moving import mover as mover_module
 from winch.engine.moving.carrying import WAITING, Carrier
 from winch.engine.moving.mover import TRIES, Mover
 from winch.engine.moving.route import MoveStep, Scope
-from winch.storage.kv_records import KvFilter
+from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import Finish, NewJob
 from winch.storage.protocol import Driver
 
@@ -236,6 +238,22 @@ def test_members_are_numbered_anew_on_the_way_back_too(
     assert stores == [pair.target, pair.source]
 
 
+def test_a_queue_that_is_paused_just_after_the_announcement_stays_paused(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process that has not read the route yet."""
+    pair.plain.enqueue(1)
+
+    def pauses(seconds: float) -> None:
+        pair.source.run(pair.source.pause("default", by="ada", reason="inventory"))
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=pauses)
+    route = pair.mover.begin()
+    monkeypatch.setattr(mover_module, "time", clock)
+    pair.mover.advance(route)
+    assert paused(pair.target) == {"default": "inventory"}
+
+
 def test_a_pause_with_an_end_ends_in_the_target_too(pair: Pair) -> None:
     pair.plain.enqueue(1)
     pair.app.queues.pause("default", reason="inventory", until="2h")
@@ -357,3 +375,76 @@ def test_an_effect_that_is_done_is_known_there_before_its_job_comes(
         pair.mover.drain(route)
     assert seen == [(True, "receipt")]
     assert pair.ids(pair.target) == {job.id}
+
+
+def test_a_job_is_found_though_the_route_has_changed_since_it_was_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the parcel, and comes while the producer looks the other way."""
+    job = pair.plain.enqueue(1)
+    driver: Any = pair.app.driver
+    announced = pair.mover.begin()
+    driver._read_at = float("-inf")
+    driver.run(driver.results([KEYED.id]))
+    assert driver._route.step is MoveStep.ANNOUNCED
+    read_at = driver._read_at
+    monkeypatch.setattr(driver, "_monotonic", lambda: read_at)  # what it has read stays new
+    opened = pair.mover.advance(announced)
+    true_run: Callable[..., Any] = pair.target.run
+    with monkeypatch.context() as patch:
+        patch.setattr(pair.target, "run", _dying(true_run, "move_in", False))
+        with pytest.raises(KeyboardInterrupt):
+            pair.mover.drain(opened)
+    assert pair.ids(pair.source) == pair.ids(pair.target) == set()
+    comes = iter([None])
+
+    def run(sent: Any) -> Any:
+        answer = true_run(sent)
+        for _ in comes if sent.name == "cancel" else ():
+            route = pair.mover.route()
+            assert route is not None
+            pair.mover.drain(route)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pair.target, "run", run)
+        assert pair.app.jobs.cancel(job.id)
+    assert job.refresh().state is JobState.CANCELLED
+
+
+def test_a_bound_counts_both_parts_of_a_queue(pair: Pair) -> None:
+    """The flow is not stored whole, so it stays."""
+    with batch("b", on_complete=pair.plain.bind(9)) as members:
+        members.enqueue(*(pair.plain.bind(n) for n in range(3)))
+        pair.opened()
+        pair.plain.enqueue(4)
+        pair.app.queues.configure("default", max_depth=4)
+        fresh = App(pair.source.describe())
+        fresh.configure({"move_to": pair.target.describe()})
+        with pytest.raises(QueueFull, match="4 jobs are ready"):
+            fresh.task(name="plain")(plain).enqueue(5)
+        fresh.close()
+
+
+def test_many_records_are_copied_under_the_lock(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 50 ms here; the lock has a lease of 5 s."""
+    records = [KvRecord(book="idempotency", key=f"charge:{n}", body="done\n1") for n in range(200)]
+    records += [KvRecord(book="webhook", key=f"ep_{n}", body="{}") for n in range(200)]
+    pair.source.run(pair.source.kv_put(records))
+    now = [0.0]
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    true_run: Callable[..., Any] = pair.target.run
+
+    def slow(sent: Any) -> Any:
+        if sent.name == "kv_swap":
+            passes(0.05)
+        return true_run(sent)
+
+    monkeypatch.setattr(pair.target, "run", slow)
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=passes)
+    monkeypatch.setattr(mover_module, "time", clock)
+    assert pair.opened().step is MoveStep.FREE
+    assert now[0] > 20

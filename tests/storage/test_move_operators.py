@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.parametrize("name", ["sqlite", "postgres", "redis", "redis+cluster"]),
 ]
 
-JOBS = 300
+JOBS = 150
 # Acts on one job after the other, in an order of its own, until all have been acted on.
 OPERATOR = """
     import random, sys
@@ -159,7 +159,7 @@ def test_a_key_has_one_holder_all_through_a_move_there_and_back(
     tmp_path: Path, stack: ExitStack, name: str
 ) -> None:
     stage = Stage(tmp_path, name, stack)
-    producer = stage.other(PRODUCER, "400")
+    producer = stage.other(PRODUCER, "150")
     began(producer)
     for _ in range(2):
         stage.mover.end_back(there_and_back(stage.mover))

@@ -30,6 +30,9 @@ ENQUEUE = """
     begun = chain(first.bind(5), more.partial(by=10), more.partial(by=100)).enqueue()
     with batch("b", on_success=count.bind(77)) as members:
         members.enqueue(*(count.bind(n) for n in range(3)))
+    with batch("outer", on_success=count.bind(88)) as outer:
+        with outer.batch("inner") as inner:
+            inner.enqueue(*(count.bind(n) for n in range(50, 60)))
     print(begun.id, steps.enqueue(1).id)
 """
 
@@ -63,9 +66,11 @@ def test_flows_and_histories_go_on_in_the_target(
     ran = Counter(stage.ran)
     assert set(ran.values()) == {1}, ran
     assert set(ran) == {
-        *("first 5", "more 5 10", "more 15 100", "step one", "total", "count 77"),
-        *(f"count {n}" for n in (0, 1, 2, 40_771, 40_772, 40_773)),
+        *("first 5", "more 5 10", "more 15 100", "step one", "total", "count 77", "count 88"),
+        *(f"count {n}" for n in (0, 1, 2, *range(50, 60), 40_771, 40_772, 40_773)),
     }
+    for callback, members in (("count 77", range(3)), ("count 88", range(50, 60))):
+        assert stage.ran.index(callback) > max(stage.ran.index(f"count {n}") for n in members)
     there = stage.records(1)
     assert stage.states(1) == {JobState.COMPLETED}
     if keys is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -19,6 +19,8 @@ from winch.engine.moving import checks
 from winch.engine.moving.mover import Mover
 from winch.engine.moving.route import MoveStep, Route, Scope
 from winch.storage.protocol import Driver, advice
+
+Tell = Callable[[str], None]
 
 
 @click.command()
@@ -70,9 +72,9 @@ def move(
             if dry_run:
                 _dry_run(options, mover, scope, history=history)
             elif cutover or back or resume:
-                _continue(app, mover, route, cutover=cutover, back=back)
+                _continue(app, mover, route, tell, cutover=cutover, back=back)
             else:
-                _begin(app, mover, scope, history=history, yes=yes)
+                _begin(app, mover, scope, tell, history=history, yes=yes)
         finally:
             mover.release()
         if options.as_json and not dry_run:
@@ -101,7 +103,7 @@ def opened_target(app: App, to: str | None) -> Iterator[Driver]:
         target.close()
 
 
-def _begin(app: App, mover: Mover, scope: Scope, *, history: bool, yes: bool) -> None:
+def _begin(app: App, mover: Mover, scope: Scope, tell: Tell, *, history: bool, yes: bool) -> None:
     mover.refuse_second(mover.route())
     if reasons := checks.refusals(mover.source, mover.target, scope, mover.route()):
         raise ConfigError("nothing was moved: " + "; ".join(reasons))
@@ -113,25 +115,27 @@ def _begin(app: App, mover: Mover, scope: Scope, *, history: bool, yes: bool) ->
     )
     route = mover.begin(scope, final_too=history)
     noted(app, "begin move", what, to=route.address)
-    _finish(mover, route)
+    _finish(mover, route, tell)
 
 
-def _finish(mover: Mover, route: Route) -> None:
+def _finish(mover: Mover, route: Route, tell: Tell) -> None:
     route = mover.drain(mover.advance(route))
     if route.step is MoveStep.BACK_FREE:
         mover.end_back(route)
     else:
-        say("no live job is left where they began: run `winch move --cutover`, or `winch move --back`")
+        tell("no live job is left where they began: run `winch move --cutover`, or `winch move --back`")
 
 
-def _continue(app: App, mover: Mover, route: Route | None, *, cutover: bool, back: bool) -> None:
+def _continue(
+    app: App, mover: Mover, route: Route | None, tell: Tell, *, cutover: bool, back: bool
+) -> None:
     if route is None:
         raise ConfigError(f"no move is under way from {mover.source.describe()}")
     if route.step is MoveStep.DONE:
         if cutover or back:
             raise ConfigError(f"{route.scope} was cut over to {route.address}: move from there instead")
         mover.drain(route)  # what came from processes that do not follow the route
-        say("no live job is left where they began")
+        tell("no live job is left where they began")
     elif cutover:
         route = mover.cut_over(route)
         noted(app, "cut move over", route.address)
@@ -139,9 +143,9 @@ def _continue(app: App, mover: Mover, route: Route | None, *, cutover: bool, bac
         noted(app, "take move back", route.address)
         route = mover.turn_back(route)
         if mover.route() is not None:
-            _finish(mover, route)
+            _finish(mover, route, tell)
     else:
-        _finish(mover, route)
+        _finish(mover, route, tell)
 
 
 def _dry_run(options: StoreOptions, mover: Mover, scope: Scope, *, history: bool) -> None:

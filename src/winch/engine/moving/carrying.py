@@ -44,7 +44,7 @@ def is_ordered(job: JobRecord) -> bool:
 
 
 class Carrier:
-    """One direction of one move. `name` is that of its parcels."""
+    """One direction of one move. `name` is that of its parcels; `still_mine` keeps other movers out."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class Carrier:
         self.scope = scope
         self.moved: int = 0
         self._name = name
-        self._still_mine = still_mine
+        self.still_mine = still_mine
         self._number = 0
 
     def jobs(self, states: Sequence[JobState], task: str | None = None) -> Iterator[JobRecord]:
         """The jobs of the move in these states, newest first."""
         for place, job in enumerate(jobs_of(self.source, self.scope, states, task)):
             if place % PAGE == 0:
-                self._still_mine()
+                self.still_mine()
             yield job
 
     def settle(self) -> None:
@@ -110,7 +110,7 @@ class Carrier:
 
     def send(self, ids: Sequence[str], *, is_whole: bool = False) -> None:
         """One parcel."""
-        self._still_mine()
+        self.still_mine()
         parcel = self.source.run(self.source.move_out(self._name, self._next(), ids, is_whole=is_whole))
         self._deliver(parcel)
 
@@ -141,6 +141,7 @@ class Carrier:
     def _copy_notes(self, jobs: Sequence[JobRecord]) -> None:
         """What is kept about the flows and batches of these jobs, beside them."""
         for flow in sorted({flow for job in jobs for flow in flows_of_job(job)}):
+            self.still_mine()
             for book in FLOW_BOOKS:
                 copy_records(self.target, flow_records(self.source, book, flow), NOTES_KEPT)
 

@@ -41,6 +41,8 @@ IDEMPOTENCY = "idempotency"
 BEGUN, DONE = "open\n", "done\n"
 # How long an outside effect is remembered in the target; what was asked for is not known there.
 EFFECTS_KEPT = timedelta(days=1)
+# After how many records the mover looks whether it still has the lock.
+LOCK_EVERY = 50
 
 
 def is_ours(reason: str | None) -> bool:
@@ -190,7 +192,8 @@ def copy_settings(carrier: Carrier) -> None:
     if scope.tenant is not None:  # its queues are those of others, too
         return
     for book in COPIED if scope.is_all else (QUEUE_SETTINGS,):
-        copy_records(target, (one for one in records_of(source, book) if _is_copied(one, scope)), None)
+        wanted = (one for one in records_of(source, book) if _is_copied(one, scope))
+        copy_records(target, _watched(carrier, wanted), None)
     _copy_ends_of_pauses(carrier)
     for queue, one in read_settings(list(records_of(target, QUEUE_SETTINGS))).items():
         if scope.covers(queue, None):
@@ -219,7 +222,7 @@ def _copy_ends_of_pauses(carrier: Carrier) -> None:
 def copy_effects(carrier: Carrier, known: set[KvRecord]) -> None:
     """The keys of outside effects that were begun or done, but for those that are known to be there."""
     target = carrier.target
-    for record in records_of(carrier.source, IDEMPOTENCY):
+    for record in _watched(carrier, records_of(carrier.source, IDEMPOTENCY)):
         if record in known:
             continue
         kept = KvRecord(book=IDEMPOTENCY, key=record.key, body=record.body, keep=EFFECTS_KEPT)
@@ -228,6 +231,14 @@ def copy_effects(carrier: Carrier, known: set[KvRecord]) -> None:
             # It was begun when it was copied. What is done is not done again.
             target.run(target.kv_swap(kept, instead_of=BEGUN))
         known.add(record)
+
+
+def _watched(carrier: Carrier, records: Iterable[KvRecord]) -> Iterator[KvRecord]:
+    """These records, while no other mover is at work."""
+    for place, record in enumerate(records):
+        if place % LOCK_EVERY == 0:
+            carrier.still_mine()
+        yield record
 
 
 def capped_queues(carrier: Carrier) -> frozenset[str]:

@@ -213,13 +213,13 @@ class Mover:
     def _open(self, route: Route, held: MoveStep, opened: MoveStep) -> Route:
         """Let no producer store a job for a moment, and lead them to the other store then."""
         carrier = self.carrier(route, is_back=opened.is_back)
-        route = self._note_pauses(route)
         names = {*self._queues(carrier.source, route), *self._queues(carrier.target, route)}
         self._pause_these(carrier.target, names)  # it runs nothing until all that comes first has come
         holding.announce_schedules(carrier)
         self._effects.clear()
         holding.copy_effects(carrier, self._effects)
         time.sleep(IDLE_LAG)
+        route = self._note_pauses(route)  # a later pause is set in both stores
         self._pause(carrier.source, route)
         for _ in range(TRIES):
             began = time.monotonic()

@@ -36,6 +36,7 @@ from winch.storage.decide.waits import Dependencies, Sent
 from winch.storage.kv_records import KvRecord
 from winch.storage.params import (
     Acted,
+    Depth,
     Ending,
     Enqueued,
     Facts,
@@ -287,6 +288,23 @@ class RoutedDriver(Routing):
 
     def set_queue(self, queue: str, rule: QueueRule, *, now: Now = None) -> Verb[None]:
         return self._in_both(queue, lambda s: s.set_queue(queue, rule, now=now))
+
+    def depth(self, queue: str, *, cap: int, now: Now = None) -> Verb[Depth]:
+        """A queue that moves is as full as both of its parts."""
+        plain = self.source.depth(queue, cap=cap, now=now)
+        if self._is_idle:
+            return plain
+
+        def plan() -> Plan[Depth]:
+            here: Depth = yield On(self.source, plain)
+            route = yield from self._current()
+            if not _leads(route, queue) or not route.step.may_be_elsewhere:
+                return here
+            there: Depth = yield On(self.target, self.target.depth(queue, cap=cap, now=now))
+            ages = [one.oldest for one in (here, there) if one.oldest is not None]
+            return Depth(min(here.ready + there.ready, cap), max(ages, default=None))
+
+        return self._routed(plain, plan)
 
     def _in_both(self, queue: str, verb: Callable[[Driver], Verb[None]]) -> Verb[None]:
         """What people set for a queue holds in both stores while its jobs move."""

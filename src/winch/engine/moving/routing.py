@@ -167,17 +167,28 @@ class Routing:
         self, look: Callable[[Driver], Plan[bool]], is_sought: Callable[[JobRecord], bool]
     ) -> Plan[None]:
         """Look in both stores in the order in which jobs pass them, until `look` answers True or nothing
-        of what is sought is on its way between them."""
+        of what is sought is on its way between them. What is found in neither counts if the route was
+        the same all the time: else jobs may have gone the other way meanwhile."""
+        had_route = self._route is not None
+        route = yield from self._current()
         for _ in range(LOOKS):
-            if (route := (yield from self._current())) is None:
+            if route is None:
+                if had_route:  # the move has gone back meanwhile
+                    yield from look(self.source)
                 return
+            had_route = True
             to, other = self._both(route)
             if (yield from look(other)):
                 return
             parcel: Parcel = yield On(other, other.move_out(parcels_now(route), 0, ()))
-            if (yield from look(to)) or not any(map(is_sought, parcel.jobs)):
+            if (yield from look(to)):
                 return
-            yield Sleep(PAUSE)
+            before, self._read_at = route, float("-inf")
+            route = yield from self._current()
+            if any(map(is_sought, parcel.jobs)):
+                yield Sleep(PAUSE)
+            elif route is not None and route.nonce == before.nonce:
+                return
 
     def _by_id(
         self,
