@@ -142,7 +142,7 @@ def _read(call: WebCall, ids: Sequence[str]) -> Operation[list[JobRecord | None]
 async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest: str | None) -> NewJob:
     """The request as a job to store, checked as far as this server knows the task."""
     access, app = call.access, call.site.app
-    if not access.runs(body.task):
+    if not access.enqueues(body.task):
         raise Problem("forbidden", f"this token may not enqueue task {body.task!r}")
     if access.tenant is not None and body.tenant not in (None, access.tenant):
         raise Problem("forbidden", "this token is for another tenant")
