@@ -15,7 +15,7 @@ import msgspec
 from winch.core.errors import type_name
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
-from winch.core.policy.retry import Retry
+from winch.core.policy.retry import DEFAULT_RETRY, Retry
 from winch.core.values.codec import MAX_ERROR_BYTES, MAX_RESULT_BYTES, clean_text
 from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.redact import stored_text
@@ -142,7 +142,20 @@ def _settle(
         case Failed(error=error, policy=fitting):
             if fitting is None:
                 return Settled(JobState.DEAD, "failed", error=error, reason="never retried, by policy")
-            return _again(error, fitting, attempt, age, fitting.delay(attempt, rng))
+            delay, trouble = _delay(fitting, attempt, rng)
+            return _again(error, fitting, attempt, age, delay, trouble)
+
+
+def _delay(policy: Retry, attempt: int, rng: random.Random) -> tuple[timedelta, str | None]:
+    """The delay by this policy. If the policy fails (it may be a function of the application), that of the
+    default one, and why: the attempt counts, or the handler would run for ever."""
+    try:
+        return policy.delay(attempt, rng), None
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        return DEFAULT_RETRY.delay(
+            attempt, rng
+        ), f"its retry policy failed, and the default holds: {why}"
 
 
 def _storable(settled: Settled) -> Settled:
@@ -171,7 +184,14 @@ def _clean(text: str | None, limit: int) -> str | None:
     return clean_text(text, limit)
 
 
-def _again(error: Failure, policy: Retry, attempt: int, age: timedelta, delay: timedelta) -> Settled:
+def _again(
+    error: Failure,
+    policy: Retry,
+    attempt: int,
+    age: timedelta,
+    delay: timedelta,
+    reason: str | None = None,
+) -> Settled:
     if policy.gives_up(attempt, age):
         reason = (
             f"failed {attempt} time{'s' if attempt > 1 else ''}"
@@ -179,7 +199,7 @@ def _again(error: Failure, policy: Retry, attempt: int, age: timedelta, delay: t
             else "retry time is over"
         )
         return Settled(JobState.DEAD, "failed", error=error, reason=reason)
-    return Settled(JobState.RETRYING, "failed", delay, error=error)
+    return Settled(JobState.RETRYING, "failed", delay, error=error, reason=reason)
 
 
 # As in core/errors.py: a directive is known by its public path.

@@ -1,0 +1,79 @@
+"""Retry policies that fail themselves: the attempt counts, and the handler does not run for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from winch import App, ConfigError, Discard, JobState, Retry
+from winch.storage.params import NewJob
+
+MOST = 5
+UNKNOWN_JITTER = (
+    '{"retry":{"kind":"linear","base":"PT0S","factor":1,"max":"PT1H","attempts":1,'
+    '"jitter":"of a later release"}}'
+)
+
+
+def broken(attempt: int) -> timedelta:
+    raise RuntimeError("no delay today")
+
+
+def negative(attempt: int) -> timedelta:
+    return timedelta(seconds=-1)
+
+
+def nothing(attempt: int) -> Any:
+    return None
+
+
+def failing(app: App, is_async: bool, **options: Any) -> tuple[Any, list[int]]:
+    """A task whose handler always fails, and its runs. After some it gives up, to end the test."""
+    runs: list[int] = []
+
+    def fail() -> None:
+        runs.append(1)
+        if len(runs) > MOST:
+            raise Discard("it ran too often")
+        raise ValueError("as always")
+
+    async def afail() -> None:
+        fail()
+
+    return app.task(name="fail", **options)(afail if is_async else fail), runs
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("fn", [broken, negative, nothing])
+def test_a_custom_policy_that_fails(fn: Callable[[int], timedelta], is_async: bool) -> None:
+    app = App("memory://")
+    app.driver.migrate()
+    task, runs = failing(app, is_async, retry=Retry.custom(fn, attempts=2))
+    job = task.enqueue()
+    app.run_worker(burst=True)
+    record = job.refresh().record
+    assert (record.state, record.attempt, len(runs)) == (JobState.RETRYING, 1, 1)
+    assert record.reason.startswith("its retry policy failed, and the default holds: ")
+    app.driver.run(app.driver.retry([job.id], by="test"))
+    app.run_worker(burst=True)
+    assert (job.refresh().state, len(runs)) == (JobState.DEAD, 2)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stored_policy_that_cannot_be_read(is_async: bool) -> None:
+    app = App("memory://")
+    app.driver.migrate()
+    _, runs = failing(app, is_async)
+    job = NewJob(id=app.client.draw_id(), task="fail", args="{}", options=UNKNOWN_JITTER)
+    app.driver.run(app.driver.enqueue([job]))
+    app.run_worker(burst=True)
+    assert (app.jobs.get(job.id).record.state, len(runs)) == (JobState.DEAD, 1)
+
+
+@pytest.mark.parametrize("on", [broken, {ValueError: "1s"}, {"ValueError": None}, [ValueError]])
+def test_what_is_no_map_of_policies_is_refused(on: Any) -> None:
+    with pytest.raises(ConfigError, match="retry on must map types of exceptions"):
+        Retry.fixed("1s", on=on)
