@@ -1,4 +1,5 @@
-"""Retry policies that fail themselves: the attempt counts, and the handler does not run for ever."""
+"""Policies and outcomes of the application that fail themselves: the attempt counts, and the handler
+does not run for ever."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from winch import App, ConfigError, Discard, JobState, Retry
+from winch import App, Cancel, ConfigError, Discard, JobState, Retry, RetryAfter, Snooze
 from winch.storage.params import NewJob
 
 MOST = 5
@@ -77,3 +78,46 @@ def test_a_stored_policy_that_cannot_be_read(is_async: bool) -> None:
 def test_what_is_no_map_of_policies_is_refused(on: Any) -> None:
     with pytest.raises(ConfigError, match="retry on must map types of exceptions"):
         Retry.fixed("1s", on=on)
+
+
+class WithoutReason(Discard):
+    """It forgets to call what it is made from."""
+
+    def __init__(self) -> None:
+        pass
+
+
+OUTCOMES: dict[str, tuple[Callable[[], BaseException], JobState, str]] = {
+    "an exception as the reason": (lambda: Discard(KeyError("gone")), JobState.DEAD, "'gone'"),  # type: ignore[arg-type]
+    "a number as the reason": (lambda: Cancel(42), JobState.CANCELLED, "42"),  # type: ignore[arg-type]
+    "a list as the reason": (lambda: Snooze("1h", [1]), JobState.SCHEDULED, "[1]"),  # type: ignore[arg-type]
+    "a number as the scope": (lambda: RetryAfter("1h", scope=1), JobState.RETRYING, ""),  # type: ignore[arg-type]
+    "a class without a reason": (WithoutReason, JobState.RETRYING, ""),
+}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("is_raised", [False, True])
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_an_outcome_that_is_not_made_as_it_should_be(name: str, is_raised: bool, is_async: bool) -> None:
+    app = App("memory://")
+    app.driver.migrate()
+    make, state, reason = OUTCOMES[name]
+    runs: list[int] = []
+
+    def choose() -> Any:
+        runs.append(1)
+        if len(runs) > MOST:
+            return None
+        outcome = make()
+        if is_raised:
+            raise outcome
+        return outcome
+
+    async def achoose() -> Any:
+        return choose()
+
+    job = app.task(name="choose")(achoose if is_async else choose).enqueue()
+    app.run_worker(burst=True)
+    record = job.refresh().record
+    assert (record.state, record.reason or "", len(runs)) == (state, reason, 1)
