@@ -187,8 +187,7 @@ class Slots:
         self._deliveries += 1
         self._prefetch.brought(claims)
         now = self._jobs.monotonic()
-        for middleware in self._runtime.middleware:
-            middleware.claimed(claims, now - sent)
+        self._runtime.tell_hooks("claimed", claims, now - sent)
         planned = self._planned(claims, sent, now)
         if not planned:
             return
