@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from winch import App, Cancel, ConfigError, Discard, JobState, Retry, RetryAfter, Snooze
@@ -121,3 +122,46 @@ def test_an_outcome_that_is_not_made_as_it_should_be(name: str, is_raised: bool,
     app.run_worker(burst=True)
     record = job.refresh().record
     assert (record.state, record.reason or "", len(runs)) == (state, reason, 1)
+
+
+class Picky(msgspec.Struct):
+    """A type of the application whose own check fails in a way that is no verdict on the value."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n:
+            READ.append(self.n)
+            raise KeyError("no such thing")
+
+
+READ: list[int] = []
+
+
+@pytest.mark.parametrize("way", ["inline", "row", "row of two", "collecting"])
+def test_arguments_that_fail_to_be_read_cost_an_attempt(way: str) -> None:
+    app = App("memory://")
+    app.driver.migrate()
+    READ.clear()
+
+    def take(p: Picky) -> None:
+        pass
+
+    async def atake(p: Picky) -> None:
+        pass
+
+    def wrong(jobs: list[int]) -> None:
+        """No collecting task has such a parameter."""
+
+    if way == "collecting":
+        app.task(name="take", collect=10)(wrong)  # type: ignore[arg-type]  # that is the point
+    else:
+        app.task(name="take")(atake if way == "inline" else take)
+    numbers = [0, 1] if way == "row of two" else [1]
+    jobs = [NewJob(id=app.client.draw_id(), task="take", args=f'{{"p":{{"n":{n}}}}}') for n in numbers]
+    app.driver.run(app.driver.enqueue(jobs))
+    app.run_worker(burst=True)
+    *others, bad = [app.jobs.get(job.id).record for job in jobs]
+    assert [one.state for one in others] == [JobState.COMPLETED] * len(others)
+    assert (bad.state, bad.attempt) == (JobState.RETRYING, 1)
+    assert len(READ) <= MOST

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from winch.core.errors import InvalidPayload, JobTimeout, MissingKey
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
@@ -95,7 +97,9 @@ class Settler:
             # Classes of the application take part in this. The handler has run: were the job released,
             # it would run again at once, and so on.
             log.exception("job %s: how it ended cannot be decided; its attempt failed", claim.id)
-            return self.settle(claim, Failed(describe(error), DEFAULT_RETRY), DEFAULT_RETRY, age)
+            most, total = plan.retry.attempts, plan.retry.total
+            policy = msgspec.structs.replace(DEFAULT_RETRY, attempts=most, total=total)
+            return self.settle(claim, Failed(describe(error), policy), policy, age)
 
     def outcome_of(self, value: object, claim: Claim, task: Task[Any, Any]) -> Outcome:
         """The outcome of a handler that returned this."""
