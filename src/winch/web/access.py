@@ -73,9 +73,9 @@ class Access:
     def enqueues(self, task: str) -> bool:
         """Whether this caller may enqueue the task.
 
-        A message of the outbox says itself whose it is: an event names the tenant whose endpoints get
-        it, signed. So a caller of one tenant never may, and another narrowed one only if its tasks name
-        the topic's.
+        A message of the outbox names its own recipient: an event, for example, names the tenant whose
+        endpoints get it, signed. So a caller of one tenant may not enqueue one. Another narrowed caller
+        may only if its tasks name the topic's task.
         """
         is_unnamed = self.tenant is not None or self.tasks is None
         if task.startswith(OUTBOX) and self.is_narrow and is_unnamed:
