@@ -11,7 +11,17 @@ import msgspec
 import pytest
 
 from tests.engine.test_worker import new_app, run, until
-from winch import ConfigError, Context, Depends, InvalidPayload, JobEvent, JobState, Middleware, Retry
+from winch import (
+    App,
+    ConfigError,
+    Context,
+    Depends,
+    InvalidPayload,
+    JobEvent,
+    JobState,
+    Middleware,
+    Retry,
+)
 from winch.storage.params import NewJob
 
 
@@ -228,3 +238,28 @@ def test_events_reach_subscribers_and_a_broken_one_hurts_nobody() -> None:
     run(app, body)
     with pytest.raises(ConfigError, match=r"did you mean 'dead'\?"):
         app.on("deat", note)
+
+
+@pytest.mark.parametrize("name", ["stored", "claimed", "settled"])
+def test_a_hook_that_fails_after_the_fact_hurts_no_job(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is called when the jobs are stored or claimed, or when their ends are recorded."""
+    app = App("memory://")
+    app.driver.migrate()
+    called: list[str] = []
+
+    def broken(self: Middleware, *_: Any) -> None:
+        called.append(name)
+        if len(called) > 50:
+            return  # this test ends
+        raise RuntimeError("the collector is away")
+
+    app.use(type("Broken", (Middleware,), {name: broken})())
+    runs: list[int] = []
+    task = app.task(name="one")(runs.append)
+    jobs = [task.enqueue(n) for n in range(3)]
+    app.run_worker(burst=True)
+    assert ([job.refresh().state for job in jobs], sorted(runs)) == (["completed"] * 3, [0, 1, 2])
+    assert 1 <= len(called) <= 3
+    assert caplog.text.count(f"middleware Broken: its hook '{name}' failed") == 1

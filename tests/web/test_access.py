@@ -356,6 +356,12 @@ def test_tenants_do_not_meet(make_web: Callable[..., Web]) -> None:
             assert answer.status_code == 404, f"{route.method} {path}"
     for path in ("/stats", "/queues", "/workers", "/dead/groups", "/events", "/schedules", "/limits"):
         assert web.api("GET", path, token=b).status_code == 403
+    line = {"task": "shop.add", "args": {"a": 2}, "fifo": "line"}
+    first = web.api("POST", "/jobs", {**line, "delay": "1h"}, token=a).json()
+    second, behind = (web.api("POST", "/jobs", line, token=token).json() for token in (b, a))
+    ready = {job["id"] for job in web.claim(max=10, token=web.token("work"))}
+    assert second["id"] in ready, "a FIFO key of one tenant does not hold another"
+    assert not {first["id"], behind["id"]} & ready
 
 
 def test_a_claim_belongs_to_the_credential_that_made_it(make_web: Callable[..., Web]) -> None:

@@ -82,3 +82,26 @@ def test_a_token_of_a_tenant_has_its_own_endpoints(make_web: Callable[..., Web])
     assert web.api("GET", "/webhooks?tenant=other", token=token).json() == {"endpoints": []}
     foreign = web.api("POST", "/webhooks", {**body, "tenant": "globex"}, token=token)
     assert foreign.status_code == 403
+
+
+def test_a_caller_of_one_tenant_forges_no_event_of_another(make_web: Callable[..., Web]) -> None:
+    """An event is a job of the outbox. Its payload names the tenant whose endpoints get it, signed."""
+    web = make_web("memory", auth="tokens")
+    web.app.webhooks.setup()
+    web.app.outbox.sink("orders", lambda message: None)
+    forged = {"event": "invoice.paid", "tenant": "acme", "key": None, "data": {"forged": True}}
+    args = {"payload": forged}
+    for scope in ({"tenant": "bolt"}, {"queues": ("outbox", "default")}):
+        token = web.token("enqueue", **scope)
+        for topic in ("webhooks", "webhook-deliveries", "orders"):
+            body = {"task": f"outbox:{topic}", "args": args}
+            for path, sent in (("/jobs", body), ("/jobs:bulk", {"jobs": [body]})):
+                answer = web.api("POST", path, sent, token=token)
+                assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), answer.text
+    schedule = {"name": "s", "task": "outbox:webhooks", "every": "1h", "args": args, "queue": "outbox"}
+    token = web.token("operate", queues=("outbox", "default"))
+    assert web.api("POST", "/schedules", schedule, token=token).status_code == 403
+    assert web.app.jobs.list() == []
+    named = web.token("enqueue", tasks=("outbox:orders",))
+    body = {"task": "outbox:orders", "args": args}
+    assert web.api("POST", "/jobs", body, token=named).status_code == 202

@@ -12,10 +12,10 @@ from datetime import timedelta
 
 import msgspec
 
-from winch.core.errors import type_name
+from winch.core.errors import ConfigError, type_name
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
-from winch.core.policy.retry import Retry
+from winch.core.policy.retry import DEFAULT_RETRY, Retry
 from winch.core.values.codec import MAX_ERROR_BYTES, MAX_RESULT_BYTES, clean_text
 from winch.core.values.duration import Duration, parse_duration
 from winch.core.values.redact import stored_text
@@ -27,6 +27,11 @@ class Directive(Exception):
     """The base of what a handler may raise or return to choose its outcome."""
 
 
+def _text(reason: object) -> str | None:
+    """A reason as text. Handlers also give the exception that they have caught."""
+    return reason if reason is None or isinstance(reason, str) else str(reason)
+
+
 class RetryAfter(Directive):
     """Raise or return it in a handler to retry after this delay. This counts as a failed attempt.
 
@@ -35,9 +40,11 @@ class RetryAfter(Directive):
     """
 
     def __init__(self, delay: Duration, reason: str | None = None, *, scope: str | None = None) -> None:
-        super().__init__(reason or f"retry after {delay}")
+        self.reason: str | None = _text(reason)
+        super().__init__(self.reason or f"retry after {delay}")
         self.delay: timedelta = parse_duration(delay, "RetryAfter delay")
-        self.reason = reason
+        if scope is not None and not isinstance(scope, str):
+            raise ConfigError(f"the scope of RetryAfter must be text, got {scope!r}")
         self.scope = scope
         self.error: Failure | None = None
         """The error that it was raised from, once it is known."""
@@ -47,17 +54,17 @@ class Snooze(Directive):
     """Raise or return it in a handler to run the job again after this delay. This costs no attempt."""
 
     def __init__(self, delay: Duration, reason: str | None = None) -> None:
-        super().__init__(reason or f"snooze for {delay}")
+        self.reason: str | None = _text(reason)
+        super().__init__(self.reason or f"snooze for {delay}")
         self.delay: timedelta = parse_duration(delay, "Snooze delay")
-        self.reason = reason
 
 
 class Discard(Directive):
     """Raise or return it in a handler to end the job as dead, with the reason and without a retry."""
 
     def __init__(self, reason: str | None = None) -> None:
-        super().__init__(reason or "discarded by the task")
-        self.reason: str = reason or "discarded by the task"
+        self.reason: str = _text(reason) or "discarded by the task"
+        super().__init__(self.reason)
         self.error: Failure | None = None
         """The error that it was raised from, once it is known."""
 
@@ -66,8 +73,8 @@ class Cancel(Directive):
     """Raise or return it in a handler to cancel the job, with the reason."""
 
     def __init__(self, reason: str | None = None) -> None:
-        super().__init__(reason or "cancelled by the task")
-        self.reason: str = reason or "cancelled by the task"
+        self.reason: str = _text(reason) or "cancelled by the task"
+        super().__init__(self.reason)
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -142,7 +149,20 @@ def _settle(
         case Failed(error=error, policy=fitting):
             if fitting is None:
                 return Settled(JobState.DEAD, "failed", error=error, reason="never retried, by policy")
-            return _again(error, fitting, attempt, age, fitting.delay(attempt, rng))
+            delay, trouble = _delay(fitting, attempt, rng)
+            return _again(error, fitting, attempt, age, delay, trouble)
+
+
+def _delay(policy: Retry, attempt: int, rng: random.Random) -> tuple[timedelta, str | None]:
+    """The delay by this policy. If the policy fails (it may be a function of the application), that of
+    the default one, and why: the attempt counts, or the handler would run for ever."""
+    try:
+        return policy.delay(attempt, rng), None
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        return DEFAULT_RETRY.delay(
+            attempt, rng
+        ), f"its retry policy failed, and the default holds: {why}"
 
 
 def _storable(settled: Settled) -> Settled:
@@ -171,7 +191,14 @@ def _clean(text: str | None, limit: int) -> str | None:
     return clean_text(text, limit)
 
 
-def _again(error: Failure, policy: Retry, attempt: int, age: timedelta, delay: timedelta) -> Settled:
+def _again(
+    error: Failure,
+    policy: Retry,
+    attempt: int,
+    age: timedelta,
+    delay: timedelta,
+    reason: str | None = None,
+) -> Settled:
     if policy.gives_up(attempt, age):
         reason = (
             f"failed {attempt} time{'s' if attempt > 1 else ''}"
@@ -179,7 +206,7 @@ def _again(error: Failure, policy: Retry, attempt: int, age: timedelta, delay: t
             else "retry time is over"
         )
         return Settled(JobState.DEAD, "failed", error=error, reason=reason)
-    return Settled(JobState.RETRYING, "failed", delay, error=error)
+    return Settled(JobState.RETRYING, "failed", delay, error=error, reason=reason)
 
 
 # As in core/errors.py: a directive is known by its public path.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from winch.areas.outbox import PREFIX as OUTBOX
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.job import JobRecord
 
@@ -68,6 +69,18 @@ class Access:
     def runs(self, task: str) -> bool:
         """Whether this caller may use the task."""
         return self.tasks is None or task in self.tasks
+
+    def enqueues(self, task: str) -> bool:
+        """Whether this caller may enqueue the task.
+
+        A message of the outbox names its own recipient: an event, for example, names the tenant whose
+        endpoints get it, signed. So a caller of one tenant may not enqueue one. Another narrowed caller
+        may only if its tasks name the topic's task.
+        """
+        is_unnamed = self.tenant is not None or self.tasks is None
+        if task.startswith(OUTBOX) and self.is_narrow and is_unnamed:
+            return False
+        return self.runs(task)
 
     def sees(self, job: JobRecord) -> bool:
         """Whether the job is within this caller's queues, tasks and tenant."""

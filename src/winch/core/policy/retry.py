@@ -213,6 +213,7 @@ def _build(
         raise ConfigError(f"retry factor must be at least 1, got {factor!r}")
     if jitter not in JITTERS:
         _percent(jitter)
+    _check_on(on)
     return Retry(
         kind=kind,
         base=parse_duration(base, "retry base"),
@@ -223,6 +224,18 @@ def _build(
         total=None if total is None else parse_duration(total, "retry total"),
         on=on,
     )
+
+
+def _check_on(on: object) -> None:
+    if on is None:
+        return
+    if not isinstance(on, Mapping) or not all(
+        isinstance(kind, type)
+        and issubclass(kind, BaseException)
+        and (policy is None or isinstance(policy, Retry))
+        for kind, policy in on.items()
+    ):
+        raise ConfigError(f"retry on must map types of exceptions to a policy or None, got {on!r}")
 
 
 def check_attempts(value: object, what: str) -> None:

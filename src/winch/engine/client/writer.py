@@ -98,8 +98,7 @@ class JobWriter:
 
     def call_stored_hooks(self, jobs: Sequence[NewJob], error: BaseException | None) -> None:
         """Call `stored` of every middleware, the last one first."""
-        for middleware in reversed(self._runtime.middleware):
-            middleware.stored(jobs, error)
+        self._runtime.tell_hooks("stored", jobs, error)
 
     def admit_and_send(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         if self.admission.is_open(jobs):

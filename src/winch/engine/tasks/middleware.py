@@ -40,7 +40,8 @@ class Middleware:
     def stored(self, jobs: Sequence[NewJob], error: BaseException | None) -> None:
         """Called after the store has accepted these jobs, or has failed with `error`.
 
-        With `conn=` the jobs exist only after the caller's transaction commits.
+        With `conn=` the jobs exist only after the caller's transaction commits. What this hook,
+        `claimed` or `settled` raises is logged, once a minute, and changes nothing.
         """
 
     def claimed(self, claims: Sequence[Claim], seconds: float) -> None:

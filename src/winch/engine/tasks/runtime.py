@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from winch.core.errors import ConfigError
 from winch.core.job import CRASH_RULE, SuspectRule
 from winch.engine.base.encryption import Keyring
-from winch.engine.tasks.events import Events
+from winch.engine.base.log import log
+from winch.engine.tasks.events import LOG_EVERY, Events
 from winch.engine.tasks.middleware import Middleware
 from winch.engine.tasks.registry import DeclaredSchedules, Registry
 
@@ -54,6 +56,22 @@ class Runtime:
         # Whether this is an isolated process, whose worker records how jobs end.
         self.is_isolated: bool = False
         self._stack: contextlib.AsyncExitStack | None = None
+        self._logged_at: dict[tuple[int, str], float] = {}
+
+    def tell_hooks(
+        self, name: Literal["stored", "claimed", "settled"], of: Sequence[Any], more: Any
+    ) -> None:
+        """Call a hook that looks at what has happened already. One that fails must not undo that: the
+        jobs are stored or claimed, or their ends are recorded."""
+        hooks = self.middleware[::-1] if name == "stored" else self.middleware
+        for one in hooks:
+            try:
+                getattr(one, name)(of, more)
+            except Exception:
+                now = monotonic()
+                if now - self._logged_at.get((id(one), name), float("-inf")) >= LOG_EVERY:
+                    self._logged_at[id(one), name] = now
+                    log.exception("middleware %s: its hook %r failed", type(one).__qualname__, name)
 
     def add_lifespan(self, function: Lifespan) -> None:
         if not (inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)):

@@ -292,8 +292,7 @@ class Finisher:
             if len(self._tally.ends) >= MOST_ENDS:
                 self._tally.add_up()
             took = time.monotonic() - sent
-            for middleware in self._runtime.middleware:
-                middleware.settled(batch, took)
+            self._runtime.tell_hooks("settled", batch, took)
             if Answer.LOST in answers:
                 for outcome, answer in zip(batch, answers, strict=True):
                     if answer is Answer.LOST:

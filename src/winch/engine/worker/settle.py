@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from winch.core.errors import InvalidPayload, JobTimeout, MissingKey
 from winch.core.job import Claim
@@ -65,7 +68,7 @@ class Settler:
     ) -> Settled | None:
         """How an attempt ends whose handler returned this."""
         if isinstance(value, Directive):
-            return self._ended(attempt, plan, directed(value), spent)
+            return self._ended(attempt, plan, lambda: directed(value), spent)
         done = self.done(value, attempt.claim, plan.task)
         return Settled(JobState.COMPLETED, "completed", result=done.result, reason=done.note)
 
@@ -73,18 +76,30 @@ class Settler:
         self, attempt: Attempt, plan: JobPlan, error: BaseException, spent: float = 0.0
     ) -> Settled | None:
         """How an attempt ends whose handler raised this."""
-        return self._ended(attempt, plan, raised(error, attempt, plan), spent)
+        return self._ended(attempt, plan, lambda: raised(error, attempt, plan), spent)
 
     def given_up(self, attempt: Attempt, plan: JobPlan, spent: float) -> Settled | None:
         """How an attempt ends whose handler does not."""
-        return self._ended(attempt, plan, interrupted(attempt, plan), spent)
+        return self._ended(attempt, plan, lambda: interrupted(attempt, plan), spent)
 
     def _ended(
-        self, attempt: Attempt, plan: JobPlan, outcome: Outcome | None, spent: float
+        self,
+        attempt: Attempt,
+        plan: JobPlan,
+        decide: Callable[[], Outcome | None],
+        spent: float,
     ) -> Settled | None:
-        if outcome is None:
-            return None
-        return self.settle(attempt.claim, outcome, plan.retry, timedelta(seconds=spent))
+        claim, age = attempt.claim, timedelta(seconds=spent)
+        try:
+            outcome = decide()
+            return None if outcome is None else self.settle(claim, outcome, plan.retry, age)
+        except Exception as error:
+            # Classes of the application take part in this. The handler has run: were the job released,
+            # it would run again at once, and so on.
+            log.exception("job %s: how it ended cannot be decided; its attempt failed", claim.id)
+            most, total = plan.retry.attempts, plan.retry.total
+            policy = msgspec.structs.replace(DEFAULT_RETRY, attempts=most, total=total)
+            return self.settle(claim, Failed(describe(error), policy), policy, age)
 
     def outcome_of(self, value: object, claim: Claim, task: Task[Any, Any]) -> Outcome:
         """The outcome of a handler that returned this."""

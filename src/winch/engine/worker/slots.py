@@ -12,10 +12,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from winch.core.errors import StorageError
 from winch.core.flow import INPUTS_HEADER
 from winch.core.gates.uses import traits_of
 from winch.core.job import Claim
+from winch.core.outcome import Failed
 from winch.core.policy.queue_limits import QueueLimit
+from winch.core.policy.retry import DEFAULT_RETRY
+from winch.engine.base.failure import describe
 from winch.engine.base.log import log
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.fetcher import Fetcher
@@ -187,8 +191,7 @@ class Slots:
         self._deliveries += 1
         self._prefetch.brought(claims)
         now = self._jobs.monotonic()
-        for middleware in self._runtime.middleware:
-            middleware.claimed(claims, now - sent)
+        self._runtime.tell_hooks("claimed", claims, now - sent)
         planned = self._planned(claims, sent, now)
         if not planned:
             return
@@ -455,11 +458,21 @@ class Slots:
         return self._jobs.monotonic()
 
     def _failed(self, claim: Claim, error: Exception) -> None:
-        self._finisher.release([ref_of(claim)])
+        """A job could not be run to an end. Where the store or the isolated processes are to blame it
+        goes back. Else its attempt failed: given back, it would be claimed and fail again at once."""
         if isinstance(error, IsolationFailed):  # the next job would fare no better
+            self._finisher.release([ref_of(claim)])
             self._on_broken(error)
-        else:
-            log.exception("job %s: the worker itself failed; the job is released", claim.id)
+            return
+        if isinstance(error, StorageError):
+            log.warning("job %s is released: %s", claim.id, error)
+            self._finisher.release([ref_of(claim)])
+            return
+        log.exception(
+            "job %s: the worker itself failed; the job's attempt failed", claim.id, exc_info=error
+        )
+        settled = self._executor.settler.unrun(claim, Failed(describe(error), DEFAULT_RETRY))
+        self._recorder.finish(claim, settled, self._jobs.monotonic())
 
     def _ran_in_row(self, seconds: float) -> None:
         """A job of a row has ended; its slot continues with the next."""

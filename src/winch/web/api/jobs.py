@@ -142,7 +142,7 @@ def _read(call: WebCall, ids: Sequence[str]) -> Operation[list[JobRecord | None]
 async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest: str | None) -> NewJob:
     """The request as a job to store, checked as far as this server knows the task."""
     access, app = call.access, call.site.app
-    if not access.runs(body.task):
+    if not access.enqueues(body.task):
         raise Problem("forbidden", f"this token may not enqueue task {body.task!r}")
     if access.tenant is not None and body.tenant not in (None, access.tenant):
         raise Problem("forbidden", "this token is for another tenant")
@@ -162,8 +162,10 @@ async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest:
     }
     if body.timeout is not None:
         options["timeout"] = body.timeout
-    options["fifo"] = body.fifo
     options["tenant"] = access.tenant or body.tenant
+    # One tenant's keys never meet another's.
+    is_of_tenant = access.tenant is not None and body.fifo is not None
+    options["fifo"] = f"{access.tenant}:{body.fifo}" if is_of_tenant else body.fifo
     options = {name: value for name, value in options.items() if value is not None}
     if body.task in app.tasks:
         task = app.tasks.get(body.task)
@@ -177,7 +179,6 @@ async def new_job(call: WebCall, body: NewJobBody, given_id: str | None, digest:
         given = enqueue_options(options, tuple(EnqueueOptions.__struct_fields__))
         new = await _named(call, body, given, is_declared=contract is not None)
     if access.tenant is not None:
-        # The scope of a unique key includes the tenant: one tenant's keys never meet another's.
         key = None if new.unique_key is None else f"{access.tenant}:{new.unique_key}"
         new = msgspec.structs.replace(new, unique_key=key)
     if not access.serves(new.queue):

@@ -137,7 +137,7 @@ async def edit(call: WebCall) -> WebReply:
 
 
 def _check_task(call: WebCall, task: str, queue: str | None) -> None:
-    if not call.access.runs(task):
+    if not call.access.enqueues(task):
         raise Problem("forbidden", f"this token may not enqueue task {task!r}")
     if queue is not None and not call.access.serves(queue):
         raise Problem("forbidden", f"this token may not use queue {queue!r}")

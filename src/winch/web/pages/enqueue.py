@@ -49,7 +49,7 @@ async def new_page(call: WebCall) -> Response:
 async def _form(call: WebCall, given: dict[str, str], error: str = "", status: int = 200) -> Response:
     tasks = call.site.app.tasks
     elsewhere = {name for session in await call.site.live_sessions() for name in session.tasks}
-    names = [name for name in {*tasks.names, *elsewhere} if call.access.runs(name)]
+    names = [name for name in {*tasks.names, *elsewhere} if call.access.enqueues(name)]
     task = given.get("task", "")
     is_known = task in tasks.names and task in names
     parameters = tasks.get(task).arguments.parameters if is_known else ()

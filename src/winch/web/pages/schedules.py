@@ -72,7 +72,7 @@ async def list_page(call: WebCall) -> Response:
         sentence=_sentence(found),
         calendar=week(starts, counts, lambda at: clock(at, "%a %d %b")) if found else "",
         busiest=_busiest(starts, counts),
-        tasks=[name for name in call.site.app.tasks.names if call.access.runs(name)],
+        tasks=[name for name in call.site.app.tasks.names if call.access.enqueues(name)],
     )
 
 

@@ -30,7 +30,7 @@ from itertools import starmap
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from winch.core.errors import InvalidPayload, JobCancelled, JobTimeout
+from winch.core.errors import JobCancelled, JobTimeout
 from winch.core.outcome import Settled
 from winch.engine.base.log import log
 from winch.engine.worker.attempt import Attempt, Interrupt
@@ -378,7 +378,7 @@ class ThreadRows:
 def _arguments(item: Waiting, plan: JobPlan) -> Arguments | None:
     try:
         return plan.task.arguments.unpack(item[0].args)
-    except InvalidPayload:
+    except Exception:  # malformed, or of the application's own types: the plain way finds out why
         return None
 
 
