@@ -44,7 +44,7 @@ from winch.web.pages import schedules as schedule_pages
 from winch.web.pages import workers as worker_pages
 from winch.web.pages.base import error_page, link, wants_page
 from winch.web.problems import Problem
-from winch.web.routes import PREFIX, WebRoute
+from winch.web.routes import WebRoute
 from winch.web.security_headers import SecurityHeaders
 from winch.web.site import Authenticate, Site, SiteConfig
 
@@ -197,7 +197,7 @@ async def _http(site: Site, request: Request, error: Exception) -> Response:
 async def _unexpected(site: Site, request: Request, error: Exception) -> Response:
     request_id = request.scope["state"]["request_id"]
     # The key of a worker's session is in its path, and no text for a log.
-    path = re.sub(rf"({PREFIX}/sessions/)[^/]+", r"\1…", request.url.path)
+    path = re.sub(r"(/v1/sessions/)[^/]+", r"\1…", request.url.path)
     log.error("request %s %s %s failed", request_id, request.method, path, exc_info=error)
     problem = Problem("server-error", f"the server failed; its log has request {request_id}")
     return answer(site, request, problem)
