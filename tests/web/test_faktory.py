@@ -15,7 +15,7 @@ import pytest
 from tests.redis_tls import Authority
 from tests.web.conftest import STORES
 from tests.web.faktory_kit import Client, Refused, gateway
-from winch import App
+from winch import App, Keyring
 from winch.core.errors import ConfigError
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
@@ -354,6 +354,21 @@ def test_a_job_that_has_expired_is_not_fetched(app: App, run: Run) -> None:
             assert (await client.fetch())["jid"] == good.id
             record = (await app.jobs.aget(late.id)).record
             assert (record.state, str(record.reason)[:11]) == (JobState.CANCELLED, "expired at ")
+
+    run(main)
+
+
+def test_a_job_whose_key_is_not_here_holds_no_other_back(app: App, run: Run) -> None:
+    task = app.task(name="hidden")(lambda n: None)
+
+    async def main() -> None:
+        async with gateway(app) as port, Client(port, wid="w1") as client:
+            keys, app.runtime.keys = app.runtime.keys, lambda: Keyring({"k": b"k" * 32})
+            hidden = await task.aenqueue(1)
+            app.runtime.keys = keys
+            good = await task.aenqueue(2)
+            assert (await client.fetch())["jid"] == good.id
+            assert await state_of(app, hidden.id) is JobState.SCHEDULED
 
     run(main)
 

@@ -17,7 +17,7 @@ import pytest
 from tests.web.conftest import STORES
 from tests.web.kit import LoopThread, Web
 from tests.web.server import serving
-from winch import App, JobState
+from winch import App, JobState, Keyring
 from winch.web.mount import build
 from winch.web.site import SiteConfig
 
@@ -386,6 +386,25 @@ def test_a_worker_of_some_queues_takes_no_task_away_by_a_contract(make_web: Make
     for _ in range(2):
         again = web.api("POST", "/sessions", {**body, "contracts": [own]}, token=narrow)
         assert again.status_code == 201
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_job_whose_key_is_not_here_waits_and_holds_no_other_back(
+    make_web: MakeWeb, store: str
+) -> None:
+    web = make_web(store)
+    runtime = web.app.runtime
+    keys, runtime.keys = runtime.keys, lambda: Keyring({"k": b"k" * 32})
+    hidden = [web.add.enqueue(1), web.add.enqueue(2)]
+    runtime.keys = keys
+    readable = [web.add.enqueue(3), web.add.enqueue(4)]
+    assert [job["id"] for job in Worker(web).claim(max=1)] == [readable[0].id]
+    [other] = web.claim(max=4)
+    assert other["id"] == readable[1].id
+    for job in hidden:
+        record = job.refresh().record
+        assert (record.state, record.attempt) == ("scheduled", 0)
+        assert str(record.reason).startswith("waits for a worker that can read it: it is encrypted")
 
 
 def test_one_job_has_one_outcome_in_a_request(make_web: MakeWeb) -> None:

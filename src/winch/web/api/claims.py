@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from winch.core.errors import InvalidPayload
+from winch.core.errors import InvalidPayload, MissingKey
 from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Claim, Failure
 from winch.core.lifecycle import JobState
@@ -23,6 +23,7 @@ from winch.engine.base.encryption import seal, unseal
 from winch.engine.base.failure import describe
 from winch.engine.flows.inputs import with_inputs
 from winch.engine.tasks.options import StoredOptions
+from winch.engine.worker.settle import without_key
 from winch.storage.decide.settled import as_finish
 from winch.storage.params import Finish
 from winch.storage.protocol import Bell
@@ -80,8 +81,16 @@ class _Given:
 
 
 async def job_to_run(app: App, claim: Claim) -> dict[str, Any] | Outcome:
-    """The fields of a `JobToRun`, or the outcome of a member of a flow that does not run now. Raises
-    InvalidPayload for a job whose data no worker could read."""
+    """The fields of a `JobToRun`, or the outcome of a job that does not run now: a member of a flow, or
+    one that is encrypted with a key that is not here. Raises InvalidPayload for a job whose data no
+    worker could read."""
+    try:
+        return await _job_to_run(app, claim)
+    except MissingKey as error:
+        return without_key(claim, error)
+
+
+async def _job_to_run(app: App, claim: Claim) -> dict[str, Any] | Outcome:
     keys = app.runtime.keys()
     args, saved = claim.args, claim.checkpoint
     args = unseal(keys, args, job=claim.id, task=claim.task, field="args")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from winch.core.errors import ConfigError, InvalidPayload
+from winch.core.errors import ConfigError, InvalidPayload, MissingKey
 from winch.core.flow import INPUTS_HEADER
 from winch.core.job import Claim
 from winch.core.outcome import Outcome
@@ -16,6 +16,7 @@ from winch.core.values import codec
 from winch.core.values.redact import read
 from winch.engine.base.encryption import unseal
 from winch.engine.tasks.options import EnqueueOptions, enqueue_options, stored_options
+from winch.engine.worker.settle import without_key
 from winch.storage.params import NewJob
 from winch.web.api.claims import with_input
 from winch.web.faktory.wire import FaktoryError
@@ -155,8 +156,16 @@ def reserve_for(claim: Claim) -> timedelta:
 
 
 async def faktory_job(app: App, claim: Claim) -> dict[str, Any] | Outcome:
-    """The job as a worker gets it, or the outcome of a member of a flow that does not run now. Raises
-    InvalidPayload for one that no worker can read."""
+    """The job as a worker gets it, or the outcome of one that does not run now: a member of a flow, or
+    one that is encrypted with a key that is not here. Raises InvalidPayload for one that no worker can
+    read."""
+    try:
+        return await _faktory_job(app, claim)
+    except MissingKey as error:
+        return without_key(claim, error)
+
+
+async def _faktory_job(app: App, claim: Claim) -> dict[str, Any] | Outcome:
     kept = kept_of(dict(claim.headers))
     text = unseal(app.runtime.keys(), claim.args, job=claim.id, task=claim.task, field="args")
     value: Any = None
