@@ -98,7 +98,8 @@ class JobWriter:
 
     def call_stored_hooks(self, jobs: Sequence[NewJob], error: BaseException | None) -> None:
         """Call `stored` of every middleware, the last one first."""
-        self._runtime.tell_hooks("stored", jobs, error)
+        if self._runtime.middleware:
+            self._runtime.tell_hooks("stored", jobs, error)
 
     def admit_and_send(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         if self.admission.is_open(jobs):

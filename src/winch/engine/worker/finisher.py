@@ -292,7 +292,8 @@ class Finisher:
             if len(self._tally.ends) >= MOST_ENDS:
                 self._tally.add_up()
             took = time.monotonic() - sent
-            self._runtime.tell_hooks("settled", batch, took)
+            if self._runtime.middleware:
+                self._runtime.tell_hooks("settled", batch, took)
             if Answer.LOST in answers:
                 for outcome, answer in zip(batch, answers, strict=True):
                     if answer is Answer.LOST:

@@ -191,7 +191,8 @@ class Slots:
         self._deliveries += 1
         self._prefetch.brought(claims)
         now = self._jobs.monotonic()
-        self._runtime.tell_hooks("claimed", claims, now - sent)
+        if self._runtime.middleware:
+            self._runtime.tell_hooks("claimed", claims, now - sent)
         planned = self._planned(claims, sent, now)
         if not planned:
             return
