@@ -104,8 +104,9 @@ async def register(call: WebCall) -> WebReply:
         labels=check_labels(body.labels, "labels"),
     )
     driver = call.site.driver
-    now = await driver.arun(driver.start_session(new))
+    # First: a producer that finds the session must find the queue of its tasks too.
     await call.site.client.arun(publish_contracts(driver, contracts))
+    now = await driver.arun(driver.start_session(new))
     if body.key is not None:
         await _beat(call, session)  # one that has ended stays so
     call.site.work.serves(session, Serving(queues, tasks or ()))
