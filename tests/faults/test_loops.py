@@ -54,6 +54,7 @@ SHORT = {
     "drivers/redis/fast/claiming_bell.py": {"rouse"},
     "engine/supervisor/child.py": {"_start", "_live"},
     "engine/supervisor/embedded.py": {"__aenter__", "halt", "run_until_stopped"},
+    "engine/base/shared_reads.py": {"get"},
     "engine/client/coalesce.py": {"_arrive"},
     "engine/durable/note_writer.py": {"_depart"},
     "engine/supervisor/supervisor.py": {"_announce", "_started", "_tend"},
