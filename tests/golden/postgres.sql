@@ -430,7 +430,7 @@ BEGIN
         WHERE first.place <= most + spare;
         RETURN;
     END IF;
-    -- Of each tenant half as many again as its weight gives it of the claim: others may have fewer.
+    -- Of each tenant a fifth more than its weight gives it of the claim: others may have fewer.
     RETURN QUERY
     WITH RECURSIVE tenants (tenant) AS (
         (
@@ -464,7 +464,7 @@ BEGIN
     shares AS MATERIALIZED (
         SELECT
             weighed.tenant, weighed.weight,
-            least(most, ceil(1.5 * most * weighed.weight / sum(weighed.weight) OVER ())::bigint) + spare AS share
+            least(most, ceil(1.2 * most * weighed.weight / sum(weighed.weight) OVER ())::bigint) + spare AS share
         FROM weighed
     )
     SELECT
