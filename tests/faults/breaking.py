@@ -151,7 +151,7 @@ IN_EMBEDDED: dict[str, Callable[[], None]] = {"heart": _thread(EmbeddedWorker, "
 
 def _next() -> str | None:
     """The loop that this process is to break."""
-    if "worker-cell" in sys.argv:
+    if "isolated-child" in sys.argv:
         return os.environ.get("BREAK_CELL")
     names, count = os.environ.get("BREAK_LOOPS", "").split(","), os.environ.get("BREAK_COUNT")
     if count is None:
