@@ -25,9 +25,10 @@ GIVEN_BY_DJANGO = {"Job"}
 
 # Words that only this project uses in this sense: the glossary explains each.
 HOUSE_WORDS = (
-    "area", "bell", "beat", "board", "book", "family", "fast path", "gate", "hand-over", "home shard",
-    "lease", "low water", "offer", "permit", "pulse", "ring", "sending", "spool", "tally", "twin",
-    "verb",
+    "area", "bell", "beat", "board", "book", "compensation", "contract", "family", "fast path", "gate",
+    "hand-over", "head", "hold", "home shard", "lease", "low water", "move", "offer", "page", "parcel",
+    "permit", "pulse", "raised fence", "ring", "route", "sample", "sending", "spool", "tally", "twin",
+    "upkeep", "verb",
 )  # fmt: skip
 
 # Modules of former names. A page that names one sends its reader to a file that is not there.

@@ -17,7 +17,8 @@ import hypothesis
 import pytest
 
 from tests.servers import Databases
-from tests.storage.machine import STEADY, walk
+from tests.storage.both_stores import STEADY
+from tests.storage.machine import walk
 from winch.drivers.memory.verbs.finish import FinishVerbs
 from winch.drivers.postgres.statements import STATEMENTS
 from winch.drivers.sqlite.statements import SQL

@@ -8,7 +8,8 @@ import hypothesis
 import pytest
 
 from tests.storage import time_machine
-from tests.storage.machine import STEADY, walk
+from tests.storage.both_stores import STEADY
+from tests.storage.machine import walk
 from winch.testing.conformance import MemoryTarget, Target
 
 # Walks of fifty steps each; ten times as many in the slow tests, where that is not more than MOST.

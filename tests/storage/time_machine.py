@@ -10,7 +10,8 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
-from tests.storage.machine import QUEUES, TASKS, StoreMachine
+from tests.storage.both_stores import QUEUES, TASKS
+from tests.storage.machine import StoreMachine
 from winch.core.job import Note
 from winch.core.lifecycle import JobState
 from winch.core.policy.schedule import Misfire, Overlap, Timing
