@@ -238,17 +238,17 @@ MUTATIONS = (
     Mutation(
         "gated fence", "postgres", FENCE,
         (("postgres/migrations/0001_schema.sql", "AND (job.id, job.token) IN (\n                SELECT outcome.job, outcome.by_token FROM", "AND job.id IN (\n                SELECT outcome.job FROM"),),
-        ("test:tests/storage/test_postgres_admission.py::test_a_finish_under_a_lost_claim_frees_nothing",),
+        ("test:tests/storage/test_postgres_gate_races.py::test_a_finish_under_a_lost_claim_frees_nothing",),
     ),
     Mutation(
         "claim lock", "postgres", LOCK,
         (("postgres/migrations/0001_schema.sql", "            PERFORM {schema}.lock_gates(keys, 'take');\n            has_locked", "            has_locked"),),
-        ("test:tests/storage/test_postgres_admission.py::test_a_claim_counts_the_permits_that_were_taken_while_it_waited",),
+        ("test:tests/storage/test_postgres_gate_races.py::test_a_claim_counts_the_permits_that_were_taken_while_it_waited",),
     ),
     Mutation(
         "block lock", "postgres", "a claim blocks a job beside the end that returns the permit",
         (("postgres/migrations/0001_schema.sql", "                PERFORM {schema}.lock_gates(keys, 'open');\n", ""),),
-        ("test:tests/storage/test_postgres_admission.py::test_a_claim_waits_for_the_ends_beside_it_before_it_blocks_a_job",),
+        ("test:tests/storage/test_postgres_gate_races.py::test_a_claim_waits_for_the_ends_beside_it_before_it_blocks_a_job",),
     ),
     Mutation(
         "fifo order", "postgres", ORDER,
