@@ -2,7 +2,7 @@
 
 `Ledger` (ledger.py) holds what must be true of any store. `StoreMachine` with a reference also compares
 every answer and, after each step, every job, session and event (both_stores.py). What workers do is in
-worker_rules.py; producers, operators and time are here.
+worker_rules.py, with what time brings; producers and operators are here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tests.storage.both_stores import (
     QUEUES,
     TASKS,
     delays,
-    leaps,
     seconds,
 )
 from tests.storage.gated import GATES
@@ -137,30 +136,6 @@ class StoreMachine(WorkerRules):
     def enqueue_repeated(self, data: st.DataObject) -> None:
         self.step()
         self.enqueue([data.draw(st.sampled_from(self.known))], is_repeat=True)
-
-    # -- time --------------------------------------------------------------------------------------
-
-    @rule(leap=leaps)
-    def advance(self, leap: int) -> None:
-        self.now += timedelta(seconds=leap)
-        if leap < 0:
-            self.ledger.starts.clear()
-
-    @rule(limit=st.sampled_from([1, 1000, 1000]), leap=st.sampled_from([0, 60, 3600]))
-    def promote(self, limit: int, leap: int) -> None:
-        self.now += timedelta(seconds=leap)
-        now = self.step()
-        self.ask(lambda driver: driver.promote(limit=limit, now=now))
-
-    @rule()
-    def prune(self) -> None:
-        now = self.step()
-        count = self.ask(lambda driver: driver.prune(now=now))
-        left = self.jobs()
-        gone = [found for found in self.ledger.states if found not in left]
-        assert len(gone) == count
-        for found in gone:
-            assert self.ledger.states.pop(found).is_final, "pruned only if final"
 
     # -- operators ---------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Rules of a walk: what workers do, and what becomes of their sessions."""
+"""Rules of a walk: what workers do, what becomes of their sessions, and what time brings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.storage.both_stores import (
     TASKS,
     BothStores,
     delays,
+    leaps,
     notes,
     targets,
 )
@@ -40,7 +41,7 @@ from winch.testing.conformance.bench import WHAT
 
 
 class WorkerRules(BothStores):
-    """Claims, finishes, releases, crashes, heartbeats and rescues."""
+    """Claims, finishes, releases, crashes, heartbeats, rescues, promotions and prunes."""
 
     # -- working -----------------------------------------------------------------------------------
 
@@ -307,3 +308,27 @@ class WorkerRules(BothStores):
         )
         self.taken_back(taken)
         self.start_session(lease=30)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    @rule(leap=leaps)
+    def advance(self, leap: int) -> None:
+        self.now += timedelta(seconds=leap)
+        if leap < 0:
+            self.ledger.starts.clear()
+
+    @rule(limit=st.sampled_from([1, 1000, 1000]), leap=st.sampled_from([0, 60, 3600]))
+    def promote(self, limit: int, leap: int) -> None:
+        self.now += timedelta(seconds=leap)
+        now = self.step()
+        self.ask(lambda driver: driver.promote(limit=limit, now=now))
+
+    @rule()
+    def prune(self) -> None:
+        now = self.step()
+        count = self.ask(lambda driver: driver.prune(now=now))
+        left = self.jobs()
+        gone = [found for found in self.ledger.states if found not in left]
+        assert len(gone) == count
+        for found in gone:
+            assert self.ledger.states.pop(found).is_final, "pruned only if final"
