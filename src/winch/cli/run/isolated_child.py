@@ -1,4 +1,4 @@
-"""`winch worker-cell`: what a worker starts to run jobs in a process of their own. Not for people."""
+"""`winch isolated-child`: what a worker starts to run jobs in a process of their own. Not for people."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from winch.storage.protocol import Driver
 @click.command(hidden=True)
 @click.option("-A", "--app", "app_spec", metavar="MODULE:APP")
 @click.option("-v", "--verbose", count=True)
-def worker_cell(app_spec: str | None, verbose: int) -> None:
+def isolated_child(app_spec: str | None, verbose: int) -> None:
     """One isolated process under a worker."""
     if ENV not in os.environ:
-        raise ConfigError("worker-cell is started by a worker, not by hand")
+        raise ConfigError("isolated-child is started by a worker, not by hand")
     die_with_parent()
     ignore_terminal_signals()
     line, store = from_env()
