@@ -292,7 +292,7 @@ index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (cancel
 index winch.job_due: CREATE INDEX job_due ON winch.job USING btree (run_at, id) WHERE (filed = ANY (ARRAY['scheduled'::text, 'retrying'::text])) -- serves promote
 index winch.job_event_of_job: CREATE UNIQUE INDEX job_event_of_job ON winch.job_event USING btree (job, v) -- serves the triggers: the number of a job's next change
 index winch.job_event_pkey: CREATE UNIQUE INDEX job_event_pkey ON winch.job_event USING btree (seq)
-index winch.job_fifo: CREATE INDEX job_fifo ON winch.job USING btree (fifo, seq, id) WHERE (fifo IS NOT NULL) -- serves claim and admit: who is first of a FIFO key
+index winch.job_fifo: CREATE INDEX job_fifo ON winch.job USING btree (fifo, seq, id) WHERE (fifo IS NOT NULL) -- serves claim and admit: which job is the first of a FIFO key
 index winch.job_gated: CREATE INDEX job_gated ON winch.job USING btree (queue, sort_key, id) WHERE ((filed = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NULL)) -- serves claim and explain of jobs with gates; has what claims by the hundred run, too
 index winch.job_pkey: CREATE UNIQUE INDEX job_pkey ON winch.job USING btree (id)
 index winch.job_priority: CREATE INDEX job_priority ON winch.job USING btree (queue, priority, sort_key, id) WHERE ((filed = 'ready'::text) AND (priority <> 0)) -- serves claim of queues with strict order
@@ -315,7 +315,7 @@ index winch.schedule_run_pkey: CREATE UNIQUE INDEX schedule_run_pkey ON winch.sc
 index winch.session_pkey: CREATE UNIQUE INDEX session_pkey ON winch.session USING btree (id)
 index winch.signal_pkey: CREATE UNIQUE INDEX signal_pkey ON winch.signal USING btree (name, id)
 index winch.signal_sent: CREATE INDEX signal_sent ON winch.signal USING btree (sent_at) -- serves prune
-index winch.signal_taken: CREATE INDEX signal_taken ON winch.signal USING btree (taken_by, wanted_by) WHERE (taken_by IS NOT NULL) -- serves take_signal, for who has taken one before
+index winch.signal_taken: CREATE INDEX signal_taken ON winch.signal USING btree (taken_by, wanted_by) WHERE (taken_by IS NOT NULL) -- serves take_signal, for a job that has taken one before
 index winch.signal_untaken: CREATE INDEX signal_untaken ON winch.signal USING btree (name, sent_at, id) WHERE (taken_by IS NULL) -- serves take_signal and unblock
 index winch.unique_kept_pkey: CREATE UNIQUE INDEX unique_kept_pkey ON winch.unique_kept USING btree (key)
 index winch.unique_kept_until: CREATE INDEX unique_kept_until ON winch.unique_kept USING btree (until) -- serves prune
@@ -1731,7 +1731,7 @@ BEGIN
         FROM "winch".queue
         WHERE queue.name = served_queue;
         CONTINUE WHEN is_paused;
-        -- A claim reads what is set for a queue. Whoever sets it waits for the session's lock. Between tenants turns
+        -- A claim reads the settings of a queue. A change of them waits for the session's lock. Between tenants turns
         -- decide, not sort keys: a claim draws them.
         EXIT WHEN is_ruled OR EXISTS (
             SELECT
@@ -1957,9 +1957,9 @@ BEGIN
     BEGIN
         PERFORM "winch".make_partitions(now);
     EXCEPTION WHEN lock_not_available THEN
-        NULL; -- somebody reads the net for long; there is time until tomorrow
+        NULL; -- another session reads the default partition for long; there is time until tomorrow
     END;
-    -- Jobs that somebody still needs leave the partitions that are about to go. None comes into these any more.
+    -- Jobs that are still needed leave the partitions that are about to go. No more jobs come into these.
     UPDATE "winch".archive
     SET drop_on = utc::date + 2
     WHERE drop_on <= utc::date
@@ -1993,7 +1993,7 @@ BEGIN
                 END IF;
                 EXECUTE format('DROP TABLE %s', part.name);
             EXCEPTION WHEN lock_not_available THEN
-                gone := 0; -- somebody reads the archive for long (a dump); the next call tries again
+                gone := 0; -- another session reads the archive for long (a dump); the next call tries again
             END;
         ELSIF total < most
             -- Only these may hold jobs whose time is over although the partition's day has not come.
@@ -2142,15 +2142,15 @@ function winch.stamp(timestamp with time zone): returns text stable
 function winch.still_awaited(text): returns boolean stable 
 
 DECLARE
-    said text := substring(headers FROM '"winch-awaited":"([^"]*)"');
+    awaited text := substring(headers FROM '"winch-awaited":"([^"]*)"');
     flow text := substring(headers FROM '"winch-flow":"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22})"');
 BEGIN
-    IF starts_with(said, 'all:') THEN
-        IF EXISTS (SELECT FROM "winch".waiting WHERE key = left(said, 34)) THEN
+    IF starts_with(awaited, 'all:') THEN
+        IF EXISTS (SELECT FROM "winch".waiting WHERE key = left(awaited, 34)) THEN
             RETURN true;
         END IF;
-    ELSIF said ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN
-        IF EXISTS (SELECT FROM "winch".job WHERE id = said::uuid) THEN
+    ELSIF awaited ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN
+        IF EXISTS (SELECT FROM "winch".job WHERE id = awaited::uuid) THEN
             RETURN true;
         END IF;
     END IF;
@@ -2209,7 +2209,7 @@ DECLARE
     place integer;
     together text;
 BEGIN
-    IF current_setting('winch.told', true) = OLD.headers THEN
+    IF current_setting('winch.noted', true) = OLD.headers THEN
         RETURN NULL;
     END IF;
     place := strpos(OLD.headers, '"winch-awaited":"all:');
@@ -2220,7 +2220,7 @@ BEGIN
             PERFORM "winch".ring(NULL, true);
         END IF;
         IF strpos(OLD.headers, '+job"') = 0 THEN
-            PERFORM set_config('winch.told', OLD.headers, true);
+            PERFORM set_config('winch.noted', OLD.headers, true);
             RETURN NULL;
         END IF;
     END IF;

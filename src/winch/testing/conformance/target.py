@@ -236,7 +236,7 @@ class PostgresTarget(Target):
         self._look_for_impossible()
 
     def _look_for_impossible(self) -> None:
-        """What the database refuses in a changed job it takes from who stores one: nothing may be there
+        """What the database refuses in a changed job it takes from a verb that stores one: nothing may be there
         that cannot be."""
         from psycopg import sql
 

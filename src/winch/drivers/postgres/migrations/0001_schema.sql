@@ -184,7 +184,7 @@ COMMENT ON INDEX {schema}.job_priority IS 'serves claim of queues with strict or
 CREATE INDEX job_blocked ON {schema}.job (gate, sort_key, id) WHERE filed = 'blocked';
 COMMENT ON INDEX {schema}.job_blocked IS 'serves admit, explain and counts';
 CREATE INDEX job_fifo ON {schema}.job (fifo, seq, id) WHERE fifo IS NOT NULL;
-COMMENT ON INDEX {schema}.job_fifo IS 'serves claim and admit: who is first of a FIFO key';
+COMMENT ON INDEX {schema}.job_fifo IS 'serves claim and admit: which job is the first of a FIFO key';
 CREATE INDEX job_due ON {schema}.job (run_at, id) WHERE filed IN ('scheduled', 'retrying');
 COMMENT ON INDEX {schema}.job_due IS 'serves promote';
 -- Not by session: a claim writes that, and a column of any index would send it to all of them.
@@ -288,8 +288,8 @@ COMMENT ON INDEX {schema}.archive_alike IS 'serves groups and the list of one gr
 CREATE INDEX archive_dead ON {schema}.archive (task, finished_at, id) WHERE state = 'dead';
 COMMENT ON INDEX {schema}.archive_dead IS 'serves trim';
 
--- The safety net: whatever finds no partition of its own, because it is kept for more than two years or
--- because nobody has made partitions ahead for a while.
+-- The safety net for jobs without a partition: those kept for more than two years, and those that end when
+-- no partitions have been made ahead for a while.
 CREATE TABLE {schema}.archive_default PARTITION OF {schema}.archive DEFAULT;
 CREATE INDEX archive_default_drop_on ON {schema}.archive_default (drop_on);
 COMMENT ON INDEX {schema}.archive_default_drop_on IS 'serves prune';
@@ -301,8 +301,8 @@ CREATE TABLE {schema}.given_id (
     id uuid PRIMARY KEY
 );
 
--- Unique keys and the live jobs that hold them. A table of its own: who inserts second waits for the first to
--- commit or roll back, also while a finish moves the job. Jobs without a key never touch it.
+-- Unique keys and the live jobs that hold them. A table of its own: the second insert of a key waits for the first
+-- to commit or roll back, also while a finish moves the job. Jobs without a key never touch it.
 CREATE TABLE {schema}.unique_key (
     key text PRIMARY KEY,
     job uuid NOT NULL
@@ -313,9 +313,9 @@ CREATE TABLE {schema}.unique_key (
     vacuum_truncate = off
 );
 
--- A key is free when its job leaves the live jobs, whichever verb (or person) takes it away. A trigger, so
--- that none can forget it; the condition is all that a job without a key pays. Never waits: nobody but its
--- holder's own end touches a committed key, and that end has the job's row.
+-- A key is free when its job leaves the live jobs, whichever verb (or person) removes it. A trigger, so that
+-- no verb can forget it; a job without a key pays only for the condition. It never waits: only the end of its
+-- holder touches a committed key, and that end has locked the job's row.
 CREATE FUNCTION {schema}.free_key() RETURNS trigger
     LANGUAGE plpgsql
 AS $$
@@ -369,8 +369,8 @@ CREATE TABLE {schema}.session (
     vacuum_truncate = off
 );
 
--- Settings of queues, and until when somebody waits for their jobs. The row named '' (no queue can be) is
--- for those who wait for due jobs.
+-- Settings of queues, and until when a worker waits for their jobs. The row with the empty name, which no queue
+-- can have, is for processes that wait for due jobs.
 CREATE TABLE {schema}.queue (
     name text PRIMARY KEY,
     paused_at timestamptz,
@@ -387,10 +387,10 @@ CREATE TABLE {schema}.queue (
     vacuum_truncate = off
 );
 
--- Wakes those who wait for jobs of these queues, and with `is_due` those who wait for due jobs; tells
--- nobody when nobody waits, because a NOTIFY takes a lock of the whole database at commit. Who waits is a
--- matter of real time, whatever time the verb was given. Too long a list of queues rings for all ('[]').
--- Wake-ups for due jobs have a channel of their own, too: a supervisor that waits for those need not hear of every job.
+-- Wakes the workers that wait for jobs of these queues and, with `is_due`, the processes that wait for due jobs.
+-- Without a waiter it sends no NOTIFY, because that takes a lock of the whole database at commit. Waiting is
+-- a matter of real time, whatever time the verb was given. Too long a list of queues rings for all ('[]').
+-- Wake-ups for due jobs have a channel of their own: a supervisor that waits for those need not hear of every job.
 CREATE FUNCTION {schema}.ring(queues text[], is_due boolean) RETURNS boolean
     LANGUAGE plpgsql
 AS $$
@@ -435,7 +435,7 @@ COMMENT ON INDEX {schema}.job_event_of_job IS 'serves the triggers: the number o
 -- Claims ---------------------------------------------------------------------------------------------
 
 -- One row for each claim by the hundred. `unended` is never less than the number of its jobs that run; only
--- who completes them counts it down. The row goes when none is left, or rescue has filed those that are.
+-- a finish that completes them counts it down. The row goes when none is left, or rescue has filed those that are.
 CREATE TABLE {schema}.lease (
     token uuid PRIMARY KEY,
     session uuid NOT NULL,
@@ -476,12 +476,12 @@ CROSS JOIN LATERAL (
 ) AS job
 WHERE lease.unended > 0;
 
--- Offers: claims that wait in the store. A worker that found nothing leaves one, and who stores a plain job while it
--- stands hands the job over in the same write: claimed under the offer's token, and told on the worker's own channel.
--- The worker is spared a claim and the disk a commit. docs/protocol.md has what a lost word means.
+-- Offers: claims that wait in the store. A worker that found nothing leaves one. A producer that stores a plain job
+-- meanwhile assigns the job to it in the same write: claimed under the offer's token, and sent on the worker's own channel.
+-- This saves the worker a claim and the disk a commit. docs/protocol.md says what a lost notification means.
 --
--- UNLOGGED, because an offer is nothing but a chance: after a crash there are none. Whose worker is gone ends by its
--- time, or because its session has ended.
+-- UNLOGGED, because an offer is only a chance: after a crash there are none. The offer of a worker that is gone ends by
+-- its time, or because its session has ended.
 CREATE UNLOGGED TABLE {schema}.offer (
     token uuid NOT NULL,
     session uuid NOT NULL,
@@ -566,9 +566,9 @@ CREATE TRIGGER job_is_handed_over BEFORE INSERT ON {schema}.job
 
 -- Gates: limits, rates, FIFO keys, tenants and scopes ------------------------------------------------
 
--- The row that is locked before anybody takes, gives back or opens; and what a gate remembers: of a rate what was
--- taken, of a scope until when it is held, of a queue with tenants whose turn it is. open_at: when to look again
--- for those who wait.
+-- The row that is locked before a permit is taken or returned and before a gate opens. It holds what a gate remembers: of a
+-- rate what was taken, of a scope until when it is held, of a queue with tenants whose turn it is. open_at: when to
+-- look again at the jobs that wait.
 CREATE TABLE {schema}.gate (
     key text COLLATE "C" PRIMARY KEY,
     state text,
@@ -583,7 +583,7 @@ CREATE TABLE {schema}.gate (
 CREATE INDEX gate_due ON {schema}.gate (open_at) WHERE open_at IS NOT NULL;
 COMMENT ON INDEX {schema}.gate_due IS 'serves admit';
 
--- Who may run: with a token until that claim ends, without one (the turn of a FIFO key) until the job is final.
+-- Which jobs may run: with a token until that claim ends, without one (the turn of a FIFO key) until the job is final.
 CREATE TABLE {schema}.permit (
     gate text COLLATE "C" NOT NULL,
     job uuid NOT NULL,
@@ -625,8 +625,8 @@ CREATE TABLE {schema}.limit_set (
     set_at timestamptz NOT NULL
 );
 
--- Whoever stores a job, its options tell that it has gates. They are looked at here and not in the condition, which is
--- read anew from its text, too, and is all that a plain job pays.
+-- The options of a job show whether it has gates, whichever verb stores it. They are read here and not in the condition:
+-- a plain job pays only for the condition, which PostgreSQL parses for each statement.
 CREATE FUNCTION {schema}.mark_gated() RETURNS trigger
     LANGUAGE plpgsql
 AS $$
@@ -679,8 +679,8 @@ BEGIN
 END
 $$;
 
--- Locks gates, in the order of their keys; makes those that are missing. Again where somebody removed one while
--- it was waited for. `purpose`:
+-- Locks gates, in the order of their keys; makes those that are missing. Repeats where another transaction removed one
+-- while this one waited for it. `purpose`:
 --   take    a claim: one at a time
 --   return  the end of claims under limits: beside other ends and beside a claim, which counts a permit until it is gone
 --   open    everything else, and a claim before it blocks a job: alone
@@ -718,9 +718,9 @@ BEGIN
 END
 $$;
 
--- blocked -> ready, for up to `numbers` of those who wait at each of these gates, or the first member of a FIFO key when the
--- turn is free. Whoever calls has locked the gates. A job that is locked is passed over: who has it opens the gate too.
--- Jobs that wait for the concurrency of their queue are ready: for those, workers are woken.
+-- blocked -> ready, for up to `numbers` of the jobs that wait at each of these gates, or the first member of a FIFO key when
+-- the turn is free. The caller has locked the gates. A locked job is passed over: the transaction that holds it opens the
+-- gate, too. Jobs that wait for the concurrency of their queue are ready: for those, workers are woken.
 CREATE FUNCTION {schema}.open_gates(opened text[], numbers bigint[]) RETURNS integer
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
@@ -865,7 +865,7 @@ CREATE TRIGGER job_is_gone_from_gates AFTER DELETE ON {schema}.job
 
 -- ready | blocked -> running, for the first members of these FIFO keys, which other members have left: those that a claim
 -- with these parameters would take first. A blocked member is admitted and claimed in one write. The others are made ready
--- and wake their workers. A key without members loses its gate. Whoever calls has locked the session FOR KEY SHARE, then
+-- and wake their workers. A key without members loses its gate. The caller has locked the session FOR KEY SHARE, then
 -- the gates; most = 0 where the session has ended. Only members without another gate are taken: what core/gates decides
 -- about any other is not repeated here.
 CREATE FUNCTION {schema}.next_members(
@@ -944,7 +944,7 @@ BEGIN
         FROM {schema}.queue
         WHERE queue.name = served_queue;
         CONTINUE WHEN is_paused;
-        -- A claim reads what is set for a queue. Whoever sets it waits for the session's lock. Between tenants turns
+        -- A claim reads the settings of a queue. A change of them waits for the session's lock. Between tenants turns
         -- decide, not sort keys: a claim draws them.
         EXIT WHEN is_ruled OR EXISTS (
             SELECT
@@ -2445,11 +2445,11 @@ CREATE TABLE {schema}.signal (
 CREATE INDEX signal_untaken ON {schema}.signal (name, sent_at, id) WHERE taken_by IS NULL;
 COMMENT ON INDEX {schema}.signal_untaken IS 'serves take_signal and unblock';
 CREATE INDEX signal_taken ON {schema}.signal (taken_by, wanted_by) WHERE taken_by IS NOT NULL;
-COMMENT ON INDEX {schema}.signal_taken IS 'serves take_signal, for who has taken one before';
+COMMENT ON INDEX {schema}.signal_taken IS 'serves take_signal, for a job that has taken one before';
 CREATE INDEX signal_sent ON {schema}.signal (sent_at);
 COMMENT ON INDEX {schema}.signal_sent IS 'serves prune';
 
--- Who waits for what. A row whose job is not blocked says nothing, and goes when somebody meets it.
+-- Which job waits for what. A row whose job is not blocked has no meaning; the next verb that reads it deletes it.
 CREATE TABLE {schema}.waiting (
     job uuid NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -2467,8 +2467,8 @@ COMMENT ON INDEX {schema}.waiting_key IS 'serves unblock';
 CREATE INDEX waiting_until ON {schema}.waiting (until) WHERE until IS NOT NULL;
 COMMENT ON INDEX {schema}.waiting_until IS 'serves unblock';
 
--- Keys that somebody may wait for and that may have come: written with the change, taken up by unblock once that
--- is committed. Insert and delete only, so nobody waits for anybody here.
+-- Keys that a job may wait for and that may have come: written with the change, taken up by unblock once that
+-- is committed. Rows are only inserted and deleted, so no transaction waits for another here.
 CREATE TABLE {schema}.recheck (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key text COLLATE "C" NOT NULL
@@ -2479,7 +2479,7 @@ CREATE TABLE {schema}.recheck (
     vacuum_truncate = off
 );
 
--- The end of a job that is waited for together with others wakes who looks at that only where it may be the last: while
+-- The end of a job that is waited for together with others wakes the promoter only where it may be the last: while
 -- one of the others is not even claimed, all looks are in vain. The key is written down at every end, as before. Of
 -- several that end at once the one that looks last finds none unclaimed, and rings.
 CREATE FUNCTION {schema}.is_unclaimed_left(together text) RETURNS boolean
@@ -2512,7 +2512,7 @@ DECLARE
     place integer;
     together text;
 BEGIN
-    IF current_setting('winch.told', true) = OLD.headers THEN
+    IF current_setting('winch.noted', true) = OLD.headers THEN
         RETURN NULL;
     END IF;
     place := strpos(OLD.headers, '"winch-awaited":"all:');
@@ -2523,7 +2523,7 @@ BEGIN
             PERFORM {schema}.ring(NULL, true);
         END IF;
         IF strpos(OLD.headers, '+job"') = 0 THEN
-            PERFORM set_config('winch.told', OLD.headers, true);
+            PERFORM set_config('winch.noted', OLD.headers, true);
             RETURN NULL;
         END IF;
     END IF;
@@ -2690,21 +2690,21 @@ BEGIN
 END
 $$;
 
--- Final jobs that somebody still needs are kept past their time: their parent is live, somebody waits for their key, or a
+-- Final jobs that are still needed are kept past their time: their parent is live, a job waits for their key, or a
 -- live member of their flow was stored with members before it. All ids of one flow begin alike.
 CREATE FUNCTION {schema}.still_awaited(headers text) RETURNS boolean
     LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    said text := substring(headers FROM '"winch-awaited":"([^"]*)"');
+    awaited text := substring(headers FROM '"winch-awaited":"([^"]*)"');
     flow text := substring(headers FROM '"winch-flow":"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22})"');
 BEGIN
-    IF starts_with(said, 'all:') THEN
-        IF EXISTS (SELECT FROM {schema}.waiting WHERE key = left(said, 34)) THEN
+    IF starts_with(awaited, 'all:') THEN
+        IF EXISTS (SELECT FROM {schema}.waiting WHERE key = left(awaited, 34)) THEN
             RETURN true;
         END IF;
-    ELSIF said ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN
-        IF EXISTS (SELECT FROM {schema}.job WHERE id = said::uuid) THEN
+    ELSIF awaited ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN
+        IF EXISTS (SELECT FROM {schema}.job WHERE id = awaited::uuid) THEN
             RETURN true;
         END IF;
     END IF;
@@ -2740,9 +2740,9 @@ BEGIN
     BEGIN
         PERFORM {schema}.make_partitions(now);
     EXCEPTION WHEN lock_not_available THEN
-        NULL; -- somebody reads the net for long; there is time until tomorrow
+        NULL; -- another session reads the default partition for long; there is time until tomorrow
     END;
-    -- Jobs that somebody still needs leave the partitions that are about to go. None comes into these any more.
+    -- Jobs that are still needed leave the partitions that are about to go. No more jobs come into these.
     UPDATE {schema}.archive
     SET drop_on = utc::date + 2
     WHERE drop_on <= utc::date
@@ -2776,7 +2776,7 @@ BEGIN
                 END IF;
                 EXECUTE format('DROP TABLE %s', part.name);
             EXCEPTION WHEN lock_not_available THEN
-                gone := 0; -- somebody reads the archive for long (a dump); the next call tries again
+                gone := 0; -- another session reads the archive for long (a dump); the next call tries again
             END;
         ELSIF total < most
             -- Only these may hold jobs whose time is over although the partition's day has not come.

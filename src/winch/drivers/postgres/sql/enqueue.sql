@@ -261,7 +261,7 @@ begun AS (
     ON CONFLICT (job, key) DO NOTHING
     RETURNING key
 ),
-told AS (
+noted AS (
     INSERT INTO {schema}.recheck (key)
     SELECT DISTINCT key
     FROM begun
