@@ -70,7 +70,7 @@ def test_people_read_the_two_largest_units(value: timedelta, expected: str) -> N
 
 @settings(max_examples=30)
 @given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=1000)))
-def test_what_is_printed_can_be_read_and_is_at_most_the_value(value: timedelta) -> None:
+def test_a_formatted_duration_parses_back_to_at_most_the_value(value: timedelta) -> None:
     again = parse_duration(format_duration(value))
     assert again <= value
     assert format_duration(again) == format_duration(value)

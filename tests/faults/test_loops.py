@@ -151,7 +151,7 @@ def run_worker(
 
 
 def ended_in(folder: Path) -> list[str]:
-    """The loops whose end the log tells, in order."""
+    """The loops whose end is in the log, in order."""
     return re.findall(r"CRITICAL .*the ([\w -]+) loop has ended", (folder / "log").read_text())
 
 

@@ -269,8 +269,8 @@ BROKEN: tuple[Case, ...] = (
     # Waits.
     _wait_breaks("a wait is not looked at when it begins", WaitDesign(wait_is_looked_at=False)),
     _wait_breaks(
-        "an end is told to who is seen waiting",
-        WaitDesign(tells="who is seen waiting", wait_is_looked_at=False),
+        "an end is recorded only for a waiter that was seen",
+        WaitDesign(records="for a seen waiter", wait_is_looked_at=False),
     ),
     _wait_breaks("what is left is counted before the lock", WaitDesign(counts="before the lock")),
     _wait_breaks("keys leave the list before the look is over", WaitDesign(takes_keys="at once")),
@@ -304,9 +304,11 @@ BROKEN: tuple[Case, ...] = (
         TogetherDesign(looks="before the keys"),
     ),
     _together_breaks(
-        "members are counted by a number nobody locks", Rule.SETTLES, TogetherDesign(counts="a number")
+        "members are counted by an unlocked number", Rule.SETTLES, TogetherDesign(counts="a number")
     ),
-    _together_breaks("members are added by who has ended", Rule.EARLY, TogetherDesign(grows="whenever")),
+    _together_breaks(
+        "members are added by a member that has ended", Rule.EARLY, TogetherDesign(grows="whenever")
+    ),
     # Fences that are none.
     _breaks("finish by id", Rule.FINAL, ATTEMPTS, Design(finish_fence="id")),
     _breaks("finish by state (running)", Rule.FOREIGN_RUN, ATTEMPTS, Design(finish_fence="state")),
@@ -465,7 +467,7 @@ BROKEN: tuple[Case, ...] = (
         "makes the first member ready whatever it waits for",
         FIFO_CALLBACK.name,
         Rule.EARLY,
-        partial(explore, FifoModel(FifoDesign(admits="who is first"), FIFO_CALLBACK), (Rule.EARLY,)),
+        partial(explore, FifoModel(FifoDesign(admits="the first member"), FIFO_CALLBACK), (Rule.EARLY,)),
     ),
     *(
         Case(name, FIFO_HANDED.name, rule, partial(explore, FifoModel(design, FIFO_HANDED), (rule,)))

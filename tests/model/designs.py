@@ -198,7 +198,7 @@ HOLDS: tuple[Case, ...] = (
         MOVES.name,
         None,
         partial(explore, MoveModel(MoveDesign(), MOVES)),
-        ("dies", "nobody hears", "finds the message", "brings the job home", "forgets", "prunes"),
+        ("dies", "reply is lost", "finds the message", "brings the job home", "forgets", "prunes"),
     ),
     Case(
         "the protocol",

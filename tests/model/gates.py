@@ -1,7 +1,7 @@
 """Gates: a limit on what runs at once, and the callback of a batch.
 
 Both promises are about several rows at a time, and READ COMMITTED promises nothing about several rows.
-Each verb is walked as the statements of one transaction, and nobody sees its writes before the last
+Each verb is walked as the statements of one transaction, and its writes are invisible before the last
 one, which is also its commit. A statement that waits for a lock keeps the snapshot from before the
 wait; so a design that reads in the same statement as it locks takes its reading in an earlier step. A
 verb that would only wait has no step until the lock is free.
@@ -51,7 +51,7 @@ class Transaction(NamedTuple):
     claim: Claim
     has_gate: bool = False
     has_job: bool = False
-    read: int = UNREAD  # permits, unfinished members, or who waits
+    read: int = UNREAD  # permits, unfinished members, or the waiting job
     row: int = 0  # the gate's row that it waits for or has, where rows are removed
     is_sharing: bool = False  # its lock of the gate lets an end, or one claim, go on beside it
     before: int = UNREAD  # permits when it first counted them
@@ -101,7 +101,7 @@ def _is_job_locked(under_way: Transactions, number: int) -> bool:
 class LimitDesign:
     """The defaults are the protocol."""
 
-    # Who locks the gate's row first: all, those who take a permit but not those who return one, none.
+    # Which verbs lock the gate's row first: all, only those that take a permit, or none.
     locks: Literal["all", "takers", "none"] = "all"
     reads: Literal["after the lock", "with the lock"] = "after the lock"
     # Whether a permit goes with the claim it was given to, or with whatever finish names the job.
@@ -143,7 +143,7 @@ LimitSteps = Iterator[Step[LimitState]]
 
 
 class LimitModel:
-    """Jobs of one key with a limit, claimed, finished and rescued by anybody at any time."""
+    """Jobs of one key with a limit, claimed, finished and rescued by any process at any time."""
 
     def __init__(self, design: LimitDesign, scope: LimitScope) -> None:
         self.design = design
@@ -173,7 +173,7 @@ class LimitModel:
             others = state._replace(under_way=_removed(state.under_way, transaction))
             yield from self._proceed(others, transaction)
         if state.restarts < self.scope.restarts and state.under_way:
-            # Workers send an unanswered finish again; nobody is left of a claim or a rescue.
+            # Workers send an unanswered finish again; the process of a claim or a rescue is gone.
             unanswered = [t.claim for t in state.under_way if t.verb == "finish"]
             yield Step(
                 "the store restarts; transactions under way roll back",
@@ -203,7 +203,7 @@ class LimitModel:
             runs = tuple(run for run in state.runs if run != claim)
             yield from self._proceed(state._replace(runs=runs), finish)
             if state.resends < self.scope.resends:
-                # The run stays where it is: it hears nothing and will send its finish again.
+                # The run stays where it is: it gets no answer and will send its finish again.
                 yield from self._proceed(state._replace(resends=state.resends + 1), finish)
 
     def _proceed(self, state: LimitState, transaction: Transaction) -> LimitSteps:
@@ -238,7 +238,7 @@ class LimitModel:
             if is_taker:
                 found = f"counts {count} permit(s)"
             else:
-                found = f"finds job {count} waiting" if count else "finds nobody waiting"
+                found = f"finds job {count} waiting" if count else "finds no job waiting"
             yield then(found, transaction._replace(read=count))
             return
         is_closed = is_taker and transaction.read >= self.scope.limit
@@ -284,7 +284,7 @@ class LimitModel:
             yield then("makes the gate's row", made, transaction._replace(row=made.row, has_gate=True))
 
     def _read(self, state: LimitState, transaction: Transaction) -> int:
-        """Count the permits to take one; to return one, find who waits (0: nobody)."""
+        """Count the permits to take one; to return one, find the waiting job (0: none)."""
         if transaction.verb == "claim":
             return len(state.permits)
         waiting = [n for n, row in enumerate(state.jobs) if row.state == "blocked"]
@@ -341,8 +341,8 @@ class BatchDesign:
     """The defaults are the protocol."""
 
     locks_gate: bool = True  # without: each finisher counts rows, and there is no number to lock
-    # When the members are counted. Its own row must be locked by then: whoever adds a member holds a
-    # lock on the row of the member that adds it.
+    # When the members are counted. Its own row must be locked by then: an addition holds a
+    # lock on the row of the member that adds.
     recounts: Literal["after its own write", "before its own write", "with the lock"] = (
         "after its own write"
     )

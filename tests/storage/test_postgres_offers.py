@@ -1,4 +1,4 @@
-"""Offers: who stores a plain job hands it over to a worker that waits, once and never for ever."""
+"""Offers: the producer of a plain job hands it over to a waiting worker, once and for a limited time."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def waiting(
         await driver.arun(driver.claim(claim_of(session, queues)))
         wanted = claim_of(session, queues)
         task = asyncio.ensure_future(bell.claim_when_rung(driver.claim(wanted), timeout, is_idle=True))
-        while bell._waiter is None and not task.done():  # noqa: ASYNC110  # nobody tells
+        while bell._waiter is None and not task.done():  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0.001)
         yield Waiting(bell, task, wanted)
         if not task.done():
@@ -107,10 +107,10 @@ async def waiting(
 def standing(
     store: Store, session: str, until: str = "infinity", tasks: list[str] | None = None
 ) -> None:
-    """An offer of a worker that hears nothing."""
+    """An offer of a worker that receives no notification."""
     with connected(store.url) as conn:
         conn.execute(
-            "INSERT INTO winch.offer VALUES (%s, %s, 'default', %s, 'nobody', %s)",
+            "INSERT INTO winch.offer VALUES (%s, %s, 'default', %s, 'none', %s)",
             [new_token(), session, tasks, until],
         )
         conn.execute(
@@ -155,7 +155,7 @@ def test_a_plain_job_is_handed_over(store: Store, args: str) -> None:
     assert offers(store) == 0
 
 
-def test_who_stores_without_blocking_hands_over_too(store: Store) -> None:
+def test_an_async_enqueue_hands_over_too(store: Store) -> None:
     async def work() -> None:
         async with waiting(store, session) as there:
             (stored,) = await store.driver.arun(store.driver.enqueue([new_job()]))
@@ -169,7 +169,7 @@ def test_who_stores_without_blocking_hands_over_too(store: Store) -> None:
     asyncio.run(work())
 
 
-def test_where_events_are_kept_it_is_stored_and_then_claimed(postgres_server: Any) -> None:
+def test_with_events_a_job_is_stored_before_it_is_claimed(postgres_server: Any) -> None:
     async def work(store: Store) -> tuple[str, list[Claim]]:
         async with waiting(store, session) as there:
             (job,) = await asyncio.to_thread(store.add)
@@ -183,7 +183,7 @@ def test_where_events_are_kept_it_is_stored_and_then_claimed(postgres_server: An
             session = store.session()
             job, (claim,) = asyncio.run(work(store))
             events = driver.run(driver.events())
-            (late,) = store.add()  # nobody waits
+            (late,) = store.add()  # no worker waits
             more = driver.run(driver.events())[len(events) :]
         assert [(event.v, event.kind, event.state) for event in events] == [
             (1, "enqueued", JobState.READY),
@@ -201,7 +201,7 @@ def test_a_job_whose_word_is_lost_is_found_when_the_wait_ends(store: Store) -> N
     async def work() -> None:
         side = store.driver._side()
         await side.listener.listening()
-        side.listener.own_channel = "winch_nobody_listens"
+        side.listener.own_channel = "winch_without_listener"
         async with waiting(store, session, timeout=0.5) as there:
             (job,) = await asyncio.to_thread(store.add)
             assert store.get(job).state is JobState.RUNNING
@@ -215,7 +215,7 @@ def test_what_a_ring_brings_and_what_was_handed_over_come_together(store: Store)
     async def work() -> None:
         side = store.driver._side()
         await side.listener.listening()
-        side.listener.own_channel = "winch_nobody_listens"
+        side.listener.own_channel = "winch_without_listener"
         async with waiting(store, session) as there:
             (handed,) = await asyncio.to_thread(store.add)
             rung = await asyncio.to_thread(store.add, 2)
@@ -269,7 +269,7 @@ def test_a_worker_of_several_queues_offers_for_each(store: Store) -> None:
     [{"task": "mail.other"}, {"fifo": "a"}, {"headers": {"a": "b"}}, {"queue": "other"}],
     ids=["a task it does not know", "with a gate", "more than arguments", "another queue"],
 )
-def test_what_is_not_offered_for_is_not_handed_over(store: Store, fields: dict[str, Any]) -> None:
+def test_a_job_that_fits_no_offer_is_not_handed_over(store: Store, fields: dict[str, Any]) -> None:
     standing(store, store.session(), tasks=["mail.send"])
     (job,) = store.add(**fields)
     assert store.get(job).state is not JobState.RUNNING
@@ -309,7 +309,7 @@ def test_a_job_stored_behind_a_setting_is_not_handed_over(store: Store) -> None:
 
 
 def test_nothing_is_handed_over_in_a_transaction_that_is_not_ours(store: Store) -> None:
-    """It may stay open for hours, and the offer would be nobody's."""
+    """It may stay open for hours, and the offer would belong to no worker."""
     standing(store, store.session())
     with psycopg.connect(store.url) as conn:
         (stored,) = store.driver.run_on(conn, store.driver.enqueue([new_job()]))
@@ -333,7 +333,7 @@ def test_an_ended_session_is_handed_nothing(store: Store) -> None:
     asyncio.run(work())
 
 
-def test_nobody_waits_for_a_session_that_is_about_to_end(store: Store) -> None:
+def test_an_enqueue_does_not_wait_for_a_session_that_is_ending(store: Store) -> None:
     """A rescue has the session's row: the job is stored at once, for others."""
 
     async def work() -> None:
@@ -360,10 +360,8 @@ def test_an_offer_is_over_by_its_time(store: Store) -> None:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_worker_that_stops_waits_for_who_hands_over_in_that_moment(
-    store: Store, is_committed: bool
-) -> None:
-    """Two who want the same offer: the producer, whose transaction is held open here, and its worker."""
+def test_a_stopping_worker_waits_for_a_hand_over_in_progress(store: Store, is_committed: bool) -> None:
+    """The producer, whose transaction is held open here, and the worker want the same offer."""
 
     async def work() -> None:
         async with waiting(store, session) as there:
@@ -402,7 +400,7 @@ def test_two_producers_take_one_offer_once(store: Store) -> None:
     asyncio.run(work())
 
 
-def test_a_worker_that_dies_with_a_job_of_which_it_never_heard_is_rescued(store: Store) -> None:
+def test_a_job_whose_worker_dies_before_it_learns_of_it_is_rescued(store: Store) -> None:
     session = store.session()
     standing(store, session)
     (job,) = store.add()

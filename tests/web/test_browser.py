@@ -1,5 +1,5 @@
 """A real browser walks every page in both themes, wide and narrow: no error, no violation, nothing
-hidden from who cannot see. Slow; `make test-all` installs the browser where there is none."""
+hidden from screen readers. Slow; `make test-all` installs the browser where there is none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _listen(page: Any, wrong: list[str]) -> None:
     """Note what no page may do: complain, violate its own policy, open a dialog."""
     page.on(
         "console",
-        lambda said: wrong.append(f"{page.url}: {said.text}") if said.type == "error" else None,
+        lambda message: wrong.append(f"{page.url}: {message.text}") if message.type == "error" else None,
     )
     page.on("pageerror", lambda error: wrong.append(f"{page.url}: {error}"))
     page.on("dialog", lambda _: wrong.append(f"{page.url}: a dialog opened"))
