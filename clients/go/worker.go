@@ -263,8 +263,8 @@ func (w *Worker) claimUntilStopped() {
 				w.client.logf("winch: claim: %v", err)
 				pause := pauses.next() + firstPause
 				var problem *Error
-				if errors.As(err, &problem) && problem.RetryAfter > pause {
-					pause = problem.RetryAfter
+				if errors.As(err, &problem) {
+					pause += problem.RetryAfter
 				}
 				w.pause(pause)
 			}

@@ -163,7 +163,8 @@ export class Worker {
       } catch (error) {
         if (this.#cutClaim.signal.aborted) continue;
         this.#log(`claim: ${text(error)}`);
-        await pause(failed / 2 + (Math.random() * failed) / 2, this.#stop.signal);
+        const after = error instanceof WinchError ? error.retryAfterMs : 0;
+        await pause(after + failed / 2 + (Math.random() * failed) / 2, this.#stop.signal);
         failed = Math.min(failed * 2, GREATEST_FAILED_CLAIM_MS);
       }
     }
@@ -250,9 +251,12 @@ export class Worker {
   // -- the heartbeat -----------------------------------------------------------------------------------
 
   async #beat(over: AbortSignal): Promise<void> {
+    let began = Date.now();
     for (;;) {
-      await pause(this.#session.beatEveryMs, over);
+      // From the beginning of the last one: with a slow server a lease has as many heartbeats.
+      await pause(this.#session.beatEveryMs - (Date.now() - began), over);
       if (over.aborted) return;
+      began = Date.now();
       try {
         await this.#beatOnce(over);
       } catch (error) {
@@ -267,7 +271,9 @@ export class Worker {
     const answers = this.#answers.splice(0, MOST_ANSWERS);
     let found: Beat;
     try {
-      const options = { patience: this.#session.beatEveryMs / 2, signal };
+      // One that hangs is given up after half of the lease, so that the next one keeps the jobs.
+      const every = this.#session.beatEveryMs;
+      const options = { patience: every / 2, limit: 2 * every, signal };
       found = (await this.#session.ask("/heartbeat", { running, answers }, options)) as Beat;
     } catch (error) {
       this.#answers.unshift(...answers);

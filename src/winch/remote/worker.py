@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import random
 import socket
 import threading
 import time
@@ -19,12 +20,15 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from winch.core.outcome import Cancel, Directive, Discard, RetryAfter, Snooze
-from winch.remote.client import RemoteClient, RemoteError
+from winch.remote.client import GREATEST_PAUSE, RemoteClient, RemoteError
 
 log: logging.Logger = logging.getLogger("winch.remote")
+_rng = random.Random()  # noqa: S311  # pauses, not secrets
 
 MOST_IN_BATCH = 200
 POLL = 5.0
+# Seconds after a claim that failed, doubled for each further one, and drawn from the upper half.
+FIRST_CLAIM_PAUSE = 0.5
 # How long handlers that were asked to stop have until the session ends without them.
 STOP_SECONDS = 1.0
 # The headers of a trace (W3C).
@@ -249,7 +253,10 @@ class RemoteWorker:
             raise
 
     def _beat(self) -> None:
-        while not self._over.wait(self._beat_every):
+        began = time.monotonic()
+        # From the beginning of the last one: with a slow server a lease has as many heartbeats.
+        while not self._over.wait(max(began + self._beat_every - time.monotonic(), 0)):
+            began = time.monotonic()
             try:
                 self._beat_once()
             except RemoteError as error:
@@ -265,7 +272,9 @@ class RemoteWorker:
             answers, self._answers = self._answers[:100], self._answers[100:]
         try:
             body = {"running": named, "answers": answers}
-            found = self.ask("/heartbeat", body, patience=self._beat_every / 2)
+            # One that hangs is given up after half of the lease, so that the next one keeps the jobs.
+            every = self._beat_every
+            found = self.ask("/heartbeat", body, patience=every / 2, limit=2 * every)
         except RemoteError:
             self._answers += answers
             raise
@@ -310,6 +319,7 @@ class RemoteWorker:
             return list(self._running.values())
 
     def _claim_until_stopped(self, burst: bool) -> None:
+        pause = FIRST_CLAIM_PAUSE
         while not self._stopping.is_set():
             if self._quiet.is_set() or not self._free.acquire(timeout=0.2):
                 self._stopping.wait(0.2 if self._quiet.is_set() else 0)
@@ -320,10 +330,12 @@ class RemoteWorker:
             jobs: list[Any] = []
             try:
                 jobs = self._claim(free, 0.0 if burst else POLL)
+                pause = FIRST_CLAIM_PAUSE
             except RemoteError as error:
                 if not self._stopping.is_set() and not self._quiet.is_set():
                     log.warning("claim: %s", error)
-                    self._stopping.wait(0.5)
+                    self._stopping.wait(error.retry_after + _rng.uniform(pause / 2, pause))
+                    pause = min(pause * 2, GREATEST_PAUSE)
             finally:
                 for _ in range(free - len(jobs)):
                     self._free.release()
