@@ -12,6 +12,8 @@ export interface Order {
   id: string;
   do: string;
   by: string;
+  /** In seconds. */
+  grace: number | null;
 }
 
 export interface Beat {

@@ -61,6 +61,7 @@ export class Worker {
   #hurry = new AbortController();
   #cutClaim = new AbortController();
   #isQuiet = false;
+  #graceMs = 0;
   // Handlers that have not returned, those of a session that has ended too.
   #busy = 0;
   #changed: () => void = () => {};
@@ -95,14 +96,15 @@ export class Worker {
     if (this.#tasks.size === 0) throw new TypeError("a worker needs a handler: worker.task('shop.mail', …)");
     const forget = options.signals === false ? () => {} : stopOnSignals(() => this.stop(), () => this.#hurry.abort());
     const over = new AbortController();
+    this.#graceMs = milliseconds(options.grace ?? "30s");
     let heart: Promise<void> = Promise.resolve();
     try {
       await this.#session.begin();
       heart = this.#beat(over.signal);
       await this.#claimUntilStopped(options.burst ?? false);
-      await this.#idle(milliseconds(options.grace ?? "30s"), this.#hurry.signal);
+      await this.#idle(() => this.#graceMs, this.#hurry.signal);
       for (const context of this.#running.values()) context.stop("stop");
-      await this.#idle(STOP_MS);
+      await this.#idle(() => STOP_MS);
     } finally {
       this.#session.isOver = true;
       await this.#finisher.close(STOP_MS);
@@ -220,9 +222,9 @@ export class Worker {
   }
 
   /** Wait until nothing runs, for so long. */
-  async #idle(ms: number, hurry?: AbortSignal): Promise<void> {
-    const until = Date.now() + ms;
-    while (this.#running.size > 0 && Date.now() < until && !hurry?.aborted) await pause(10);
+  async #idle(ms: () => number, hurry?: AbortSignal): Promise<void> {
+    const began = Date.now();
+    while (this.#running.size > 0 && Date.now() - began < ms() && !hurry?.aborted) await pause(10);
   }
 
   #lose(): void {
@@ -307,6 +309,7 @@ export class Worker {
         break;
       case "stop":
       case "drain":
+        if (order.grace !== null) this.#graceMs = order.grace * 1000;
         this.stop();
         break;
       default:

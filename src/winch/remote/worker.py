@@ -150,6 +150,7 @@ class RemoteWorker:
         self._claimer: int | None = None  # the thread whose claim waits
         self._key = ""
         self._beat_every = 1.0
+        self._grace = 0.0
         self._answers: list[dict[str, str]] = []
         self._met: dict[str, None] = {}
 
@@ -194,6 +195,7 @@ class RemoteWorker:
     def run(self, *, burst: bool = False, grace: float = 30.0) -> None:
         """Work until stopped; with `burst` until the queues are empty. Running jobs get `grace` seconds
         at the end, then they go back to their queues."""
+        self._grace = grace
         self._register("")
         threads = [
             threading.Thread(target=self._send_ends, name="winch ends", daemon=True),
@@ -203,8 +205,8 @@ class RemoteWorker:
             thread.start()
         try:
             self._claim_until_stopped(burst)
-            until = time.monotonic() + grace
-            while self._count() and time.monotonic() < until:
+            began = time.monotonic()
+            while self._count() and time.monotonic() - began < self._grace:
                 time.sleep(0.02)
         finally:
             for context in self._contexts():
@@ -304,6 +306,8 @@ class RemoteWorker:
             case "resume":
                 self._quiet.clear()
             case "stop" | "drain":
+                if order["grace"] is not None:
+                    self._grace = order["grace"]
                 self.stop()
             case other:
                 return {"state": "failed", "text": f"a worker over HTTP does not know {other!r}"}
