@@ -2,7 +2,7 @@ import type { Client } from "./client.js";
 import { type ClaimedJob, Context } from "./context.js";
 import { type Duration, milliseconds, pause } from "./duration.js";
 import { WinchError } from "./errors.js";
-import { Finisher, outcomeOf } from "./finisher.js";
+import { Finisher, outcomeOf, timedOut } from "./finisher.js";
 import { stopOnSignals } from "./process.js";
 import { Stopped } from "./outcomes.js";
 import { uuid } from "./random.js";
@@ -12,8 +12,10 @@ import type { Args, NewJob, Task } from "./task.js";
 const MOST_IN_CLAIM = 200;
 const MOST_ANSWERS = 100;
 const POLL_MS = 20_000;
-// How long handlers that were asked to stop have until the session ends without them.
+// How long handlers that were asked to stop have until their job, or the session, ends without them.
 const STOP_MS = 1000;
+// What a timer of JavaScript can hold: 24 days.
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 const FAILED_CLAIM_MS = 500;
 const GREATEST_FAILED_CLAIM_MS = 5000;
 
@@ -197,6 +199,14 @@ export class Worker {
     const context = this.#running.get(keyOf(job));
     const known = this.#tasks.get(job.task);
     if (context === undefined) return;
+    let isOver = false;
+    const over = (end: Record<string, unknown> | null) => {
+      if (isOver) return;
+      isOver = true;
+      if (end === null) this.#ended(context.ref());
+      else this.#finisher.add({ ...context.ref(), ...end });
+    };
+    const clock = this.#limit(context, over);
     let end: Record<string, unknown> | null;
     this.#busy++;
     try {
@@ -208,11 +218,29 @@ export class Worker {
     } catch (error) {
       end = outcomeOf(context, { error });
     } finally {
+      clock.abort();
       this.#busy--;
       this.#changed();
     }
-    if (end === null) this.#ended(context.ref());
-    else this.#finisher.add({ ...context.ref(), ...end });
+    over(end);
+  }
+
+  /** Stop a handler whose time is over. One that goes on keeps its slot, and what it returns is dropped. */
+  #limit(context: Context, over: (end: Record<string, unknown>) => void): AbortController {
+    const clock = new AbortController();
+    const ms = (context.timeout ?? Infinity) * 1000;
+    if (ms <= LONGEST_TIMER_MS) {
+      void (async () => {
+        await pause(ms, clock.signal);
+        if (clock.signal.aborted) return;
+        context.stop("timeout");
+        await pause(STOP_MS, clock.signal);
+        if (clock.signal.aborted) return;
+        this.#log(`job ${context.id}: its handler goes on past its timeout`);
+        over(timedOut(context));
+      })();
+    }
+    return clock;
   }
 
   /** The end of a claim has reached the server, or will never do so. */

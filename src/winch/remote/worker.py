@@ -17,10 +17,11 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 from winch.core.outcome import Cancel, Directive, Discard, RetryAfter, Snooze
 from winch.remote.client import GREATEST_PAUSE, RemoteClient, RemoteError
+from winch.remote.context import RemoteContext, Stopped, Why
 
 log: logging.Logger = logging.getLogger("winch.remote")
 _rng = random.Random()  # noqa: S311  # pauses, not secrets
@@ -29,92 +30,12 @@ MOST_IN_BATCH = 200
 POLL = 5.0
 # Seconds after a claim that failed, doubled for each further one, and drawn from the upper half.
 FIRST_CLAIM_PAUSE = 0.5
-# How long handlers that were asked to stop have until the session ends without them.
+# How long handlers that were asked to stop have until their job, or the session, ends without them.
 STOP_SECONDS = 1.0
-# The headers of a trace (W3C).
-TRACE = ("traceparent", "tracestate")
-
+# The clock of timeouts.
+LOOK_EVERY = 0.2
 
 Handler = Callable[..., Any]
-Why = Literal["cancel", "lost", "stop"]
-
-
-class Stopped(BaseException):
-    """Raised by `RemoteContext.check` in a handler that should stop. Let it pass: the worker then ends
-    the job as cancelled, or gives it back when the worker itself stops.
-
-    No `Exception`, so that a handler's `except Exception` does not hold it.
-    """
-
-
-class RemoteContext:
-    """The job that a handler runs, as its first argument."""
-
-    def __init__(self, worker: RemoteWorker, job: Mapping[str, Any]) -> None:
-        self._worker = worker
-        self.job: Mapping[str, Any] = job
-        self.id: str = job["id"]
-        self.attempt: int = job["attempt"]
-        self.last_checkpoint: Any = job["checkpoint"]
-        self.headers: Mapping[str, str] = job["headers"]
-        self._stopped = threading.Event()
-        self.stopped_by: Why | None = None
-        """Why the handler should stop: "cancel" was requested, the claim is "lost", or the worker does
-        "stop"."""
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the handler should stop: a cancel was requested, or the job is another worker's."""
-        return self._stopped.is_set()
-
-    def stop(self, why: Why) -> None:
-        """Ask the handler to stop."""
-        if not self._stopped.is_set():
-            self.stopped_by = why
-            self._stopped.set()
-
-    def check(self) -> None:
-        """Raise Stopped where the handler should stop."""
-        if self._stopped.is_set():
-            raise Stopped(self.stopped_by)
-
-    def wait(self, seconds: float) -> bool:
-        """Sleep; True as soon as the handler should stop."""
-        return self._stopped.wait(seconds)
-
-    def progress(self, value: Any) -> None:
-        """Report progress: any JSON data."""
-        self._note(progress=value)
-
-    def checkpoint(self, value: Any) -> None:
-        """Store what the next attempt finds in `last_checkpoint`."""
-        self._note(checkpoint=value)
-
-    def log(self, line: str) -> None:
-        """Add to the job's log."""
-        self._note(log=line)
-
-    def enqueue(self, jobs: Sequence[Mapping[str, Any]], name: str = "") -> list[str]:
-        """Enqueue children; a repeat and a later attempt store none of them twice. Their ids."""
-        body = {"parent": self.ref, "jobs": [self._traced(job) for job in jobs], "name": name}
-        return [one["id"] for one in self._worker.ask("/children", body)["jobs"]]
-
-    def _traced(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """The child in the trace of this job, unless it names another one."""
-        headers = dict(job.get("headers") or {})
-        if "traceparent" not in headers:
-            headers |= {name: self.headers[name] for name in TRACE if name in self.headers}
-        return {**job, "headers": headers}
-
-    @property
-    def ref(self) -> dict[str, str]:
-        """The proof of the claim."""
-        return {"id": self.id, "token": self.job["token"]}
-
-    def _note(self, **fields: Any) -> None:
-        [answer] = self._worker.ask("/notes", {"notes": [{**self.ref, **fields}]})["answers"]
-        if answer["answer"] == "lost":
-            self.stop("lost")
 
 
 class RemoteWorker:
@@ -139,7 +60,7 @@ class RemoteWorker:
         self._slots = slots
         self._handlers: dict[str, Handler] = {}
         self._contracts: list[dict[str, Any]] = []
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._running: dict[tuple[str, str], RemoteContext] = {}
         self._claiming: set[str] = set()
         self._free = threading.Semaphore(slots)
@@ -200,6 +121,7 @@ class RemoteWorker:
         threads = [
             threading.Thread(target=self._send_ends, name="winch ends", daemon=True),
             threading.Thread(target=self._beat, name="winch heart", daemon=True),
+            threading.Thread(target=self._watch_timeouts, name="winch clock", daemon=True),
         ]
         for thread in threads:
             thread.start()
@@ -228,7 +150,7 @@ class RemoteWorker:
     # -- the session -------------------------------------------------------------------------------
 
     def _register(self, lost: str) -> None:
-        with self._lock:
+        with self.lock:
             if self._key != lost:
                 return  # another thread has registered meanwhile
             for context in self._running.values():
@@ -268,7 +190,7 @@ class RemoteWorker:
         self._client.close()
 
     def _beat_once(self) -> None:
-        with self._lock:
+        with self.lock:
             named = [context.ref for context in self._running.values()]
             on_the_way = set(self._claiming)
             answers, self._answers = self._answers[:100], self._answers[100:]
@@ -319,7 +241,7 @@ class RemoteWorker:
         return len(self._running)
 
     def _contexts(self) -> list[RemoteContext]:
-        with self._lock:
+        with self.lock:
             return list(self._running.values())
 
     def _claim_until_stopped(self, burst: bool) -> None:
@@ -348,7 +270,7 @@ class RemoteWorker:
 
     def _claim(self, most: int, wait: float) -> list[Any]:
         token = str(uuid.uuid4())
-        with self._lock:
+        with self.lock:
             self._claiming.add(token)
         key = self._key
         body = {"max": most, "wait": f"{int(wait)}s", "claim": token}
@@ -359,14 +281,14 @@ class RemoteWorker:
             # Never repeated: what a lost reply took, the next heartbeat lists.
             jobs: list[Any] = self.ask("/claim", body, patience=0, wait=wait)["jobs"]
             contexts = [RemoteContext(self, job) for job in jobs]
-            with self._lock:
+            with self.lock:
                 if key != self._key:  # its session ended meanwhile: the jobs are free, or another's
                     log.warning("%d claimed jobs are dropped: their session has ended", len(jobs))
                     return []
                 self._running.update((_pair(context.ref), context) for context in contexts)
         finally:
             self._claimer = None
-            with self._lock:
+            with self.lock:
                 self._claiming.discard(token)
         for context in contexts:
             name = f"winch {context.job['task']}"
@@ -386,6 +308,8 @@ class RemoteWorker:
             end = {"outcome": "release", "has_started": True}
             if context.stopped_by == "cancel":
                 end = {"outcome": "cancel", "reason": "cancelled while it ran"}
+            elif context.stopped_by == "timeout":
+                end = _timed_out(context)
         except BaseException as error:  # whatever a handler raises is its outcome
             failure = {
                 "type": type(error).__qualname__,
@@ -396,7 +320,18 @@ class RemoteWorker:
         finally:
             self._client.close()  # this thread's own
             self._free.release()
-        self._ends.put({**context.ref, **end})
+        if context.ends():
+            self._ends.put({**context.ref, **end})
+
+    def _watch_timeouts(self) -> None:
+        while not self._over.wait(LOOK_EVERY):
+            for context in self._contexts():
+                if context.is_late():
+                    context.stop("timeout")
+                # A handler that goes on keeps its slot, and what it returns is dropped.
+                if context.is_late(by=STOP_SECONDS) and context.ends():
+                    log.warning("job %s: its handler goes on past its timeout", context.id)
+                    self._ends.put({**context.ref, **_timed_out(context)})
 
     def _send_ends(self) -> None:
         while True:
@@ -435,9 +370,14 @@ class RemoteWorker:
         for answer in answers:
             if answer["answer"] == "lost":
                 log.warning("job %s: its claim had ended; the result is dropped", answer["id"])
-        with self._lock:
+        with self.lock:
             for one in batch:
                 self._running.pop(_pair(one), None)
+
+
+def _timed_out(context: RemoteContext) -> dict[str, Any]:
+    why = f"took longer than its timeout of {context.timeout:g} s"
+    return {"outcome": "fail", "error": {"type": "winch.JobTimeout", "message": why}}
 
 
 def _directed(given: Directive) -> dict[str, Any]:
