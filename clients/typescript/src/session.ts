@@ -78,6 +78,7 @@ export class Session {
   }
 
   async end(): Promise<void> {
+    if (this.#key === "") return; // it has never begun
     try {
       await this.client.request("DELETE", `/sessions/${this.#key}`, undefined, { patience: 2000 });
     } catch (error) {
