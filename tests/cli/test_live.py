@@ -149,7 +149,7 @@ def test_workers_over_http_and_workers_that_do_not_answer(winch: Command, app: A
     assert silent.out == "box-2  no answer yet; the command stays in force for 10 minutes\n"
     assert winch("workers", "drain", "--here").code == 69
     assert winch("workers", "drain", "--idlest", "2", "--all").code == 2
-    assert winch("workers", "configure", "box-2", "-c", "0").code == 69
+    assert winch("workers", "configure", "box-2", "-c", "0").code == 2
     assert winch("workers", "stop").code == 2
     assert winch("workers", "stop", "box-1", "--all").code == 2
 

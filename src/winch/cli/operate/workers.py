@@ -210,6 +210,7 @@ def _send(
         raise click.UsageError(hint if needs_names else "--idlest chooses the workers by itself")
     errors: list[str] = []
     answers: list[WorkerAnswer] = []
+    is_mistake = False
     with opened(options) as app:
         live = [session for session in app.workers.list() if is_live(session)]
         if is_all or is_here:
@@ -225,6 +226,8 @@ def _send(
                 answers = command(app.workers, names, wait=which["wait"])
         except ConfigError as error:
             errors.append(str(error))
+            # Of the value, where such a worker takes commands.
+            is_mistake = any(one.supervisor and {one.worker, one.id} & {*names} for one in live)
         left = _await_ends(app, answers, until_ended)
     if options.as_json:
         emit_json({"answers": [msgspec.to_builtins(one) for one in answers], "errors": errors})
@@ -237,7 +240,7 @@ def _send(
         remark("winch: no live worker" + (" on this machine" if is_here else ""))
     good = {"done", "ended"} if ends else {"done"}
     if not answers:
-        click.get_current_context().exit(NO_WORKER)
+        click.get_current_context().exit(2 if is_mistake else NO_WORKER)
     if errors or left or any(one.state not in good for one in answers):
         click.get_current_context().exit(1)
 
