@@ -12,6 +12,7 @@ from winch.core.values.duration import format_duration, rounded
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.client.needs import NOTHING, START, Needs, needs_of, unmet
+from winch.engine.client.quiet import all_quiet
 from winch.storage.gate_records import GateInfo
 from winch.storage.params import MOST_AHEAD, Facts
 from winch.storage.protocol import Driver
@@ -33,14 +34,17 @@ def why(
     if facts is None:
         return None
     missing, needs = None, NOTHING
+    quiet = None
     if facts.job.state is JobState.READY and facts.serving:
         needs = yield from needs_of(driver, facts.job.task)
         if not facts.knowing:
             missing = yield from unmet(driver, facts, needs, start)
+        elif not facts.is_paused and names_others:
+            quiet = yield from all_quiet(driver, facts)
     if not names_others:
         return explain(_without_others(facts), missing=missing, needs=needs, start=start)
     workers = yield from _workers(driver, facts.gate)
-    return explain(facts, workers, missing=missing, needs=needs, start=start)
+    return explain(facts, workers, missing=missing or quiet, needs=needs, start=start)
 
 
 def _workers(driver: Driver, gate: GateInfo | None) -> Operation[Mapping[str, str]]:
@@ -64,7 +68,7 @@ def explain(
 ) -> str:
     """One or two sentences with names and numbers; secrets in errors and reasons are masked. `workers`
     are the names of those that run the holders of the gate, by job. `missing` names what its task
-    `needs` and no worker has."""
+    `needs` and no worker has, or that all workers are quiet."""
     if missing is not None and not facts.is_paused:
         text = f"{missing}{_suspicion(facts)}"
     else:
