@@ -184,7 +184,7 @@ def _tiles(found: Sequence[TenantOut]) -> list[Tile]:
     started = sum(one_.started for one_ in found)
     waited = sum((one_.wait_seconds or 0.0) * one_.started for one_ in found)
     return [
-        Tile("Tenants", f"{len(found):,}", note="with jobs, attempts or a weight"),
+        Tile("Tenants", f"{len(found):,}", note="with jobs or a weight"),
         Tile("Ready", f"{sum(one_.ready for one_ in found):,}", note="jobs of tenants"),
         Tile("Running", f"{sum(one_.running for one_ in found):,}", note="among the newest 1,000"),
         Tile("Started", f"{started:,}", note="attempts in the last hour"),
