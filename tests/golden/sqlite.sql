@@ -424,7 +424,7 @@ CREATE INDEX winch_job_blocked ON winch_job (gate, sort_key, id) WHERE state = '
 
 CREATE INDEX winch_job_cancel ON winch_job (session) WHERE state = 'running' AND cancel_requested_at IS NOT NULL;
 
-CREATE INDEX winch_job_due ON winch_job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
+CREATE INDEX winch_job_due ON winch_job (run_at, id, state) WHERE state = 'scheduled' OR state = 'retrying';
 
 CREATE INDEX winch_job_fifo ON winch_job (fifo, coalesce(seq, created_at), id) WHERE fifo IS NOT NULL;
 

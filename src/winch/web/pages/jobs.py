@@ -25,9 +25,9 @@ from winch.web.pages import facets
 from winch.web.pages.base import (
     DENSITIES,
     DENSITY_COOKIE,
+    curl,
     density_of,
     go,
-    link,
     one,
     page,
     part,
@@ -116,7 +116,7 @@ async def list_page(call: WebCall) -> Response:
         views=await _views(call),
         actions=ACTIONS,
         cursor=query.cursor,
-        curl=f"curl '{link(call.request, '/api/v1/jobs', q=q)}'",
+        curl=curl(call, "/api/v1/jobs", q=q),
         cli=_command(call.site.app.command, words),
     )
     root = call.request.scope.get("root_path", "") or "/"
