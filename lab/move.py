@@ -5,9 +5,9 @@
     python -m lab.move --pair sqlite:postgres --back   begin, and take it back, with kills, too
 
 Producers store plain jobs, members of FIFO keys, jobs with unique keys and given ids, and delayed ones.
-A schedule ticks every second, and its jobs must not overlap. Handlers note every start and every end. Then everything that was
-acknowledged must have ended in one of the two stores, once; the members of a key in their order; each
-window once.
+A schedule ticks every second, and its jobs must not overlap. Handlers note every start and every end.
+Then everything that was acknowledged must have ended in one of the two stores, once; the members of a
+key in their order; each window once.
 """
 
 from __future__ import annotations

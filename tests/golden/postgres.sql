@@ -1494,9 +1494,21 @@ function winch.hand_over(): returns trigger security definer search_path=pg_cata
 
 DECLARE
     taken "winch".offer;
-    word text;
+    room record;
+    has_room boolean := NEW.gate IS NULL;
+    word json;
 BEGIN
     NEW.fence := 0;
+    IF NOT has_room AND EXISTS (
+        SELECT
+        FROM "winch".offer
+        WHERE offer.queue = NEW.queue
+            AND offer.until > clock_timestamp()
+            AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
+    ) THEN
+        room := "winch".room_at_gate(NEW);
+        has_room := room.key IS NOT NULL;
+    END IF;
     DELETE FROM "winch".offer
     WHERE ctid = (
         SELECT offer.ctid
@@ -1506,7 +1518,7 @@ BEGIN
             AND offer.until > clock_timestamp()
             AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
             AND NEW.state = 'ready'
-            AND NEW.gate IS NULL
+            AND has_room
             AND EXISTS (
                 SELECT
                 FROM "winch".queue
@@ -1529,13 +1541,22 @@ BEGIN
     NEW.token := taken.token;
     NEW.session := taken.session;
     NEW.claimed_at := NEW.created_at;
-    word := json_build_array(
-        taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence
-    )::text;
+    IF NEW.gate IS NULL THEN
+        word := json_build_array(taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence);
+    ELSE
+        -- As claim_gated has it. Without `at_once` the permit counts in full.
+        INSERT INTO "winch".permit (gate, job, token, weight, session)
+        VALUES (
+            room.key, NEW.id, CASE WHEN room.weight > 0 THEN taken.token END, room.weight, taken.session
+        );
+        word := json_build_array(
+            taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence, NEW.options
+        );
+    END IF;
     -- A notification has room for 8,000 bytes. The worker looks up what it does not receive.
     PERFORM pg_notify(
         taken.channel,
-        CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
+        CASE WHEN octet_length(word::text) > 7900 THEN json_build_array(taken.token)::text ELSE word::text END
     );
     RETURN NEW;
 END
@@ -2136,6 +2157,67 @@ BEGIN
         PERFORM pg_notify('winch_' || md5('"winch"') || '_due', '[""]');
     END IF;
     RETURN true;
+END
+function winch.room_at_gate(winch.job): returns record enable_bitmapscan=off, enable_seqscan=off, jit=off, lock_timeout=20ms, plan_cache_mode=force_generic_plan 
+
+#variable_conflict use_column
+DECLARE
+    uses jsonb := job.options::jsonb -> 'gates';
+    use jsonb := uses -> 0;
+    wanted text := use ->> 'key';
+    most bigint;
+    used bigint;
+    takes integer := 0;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed'
+        OR job.tenant IS NOT NULL
+        OR jsonb_array_length(uses) <> 1
+        OR NOT (use ->> 'kind' = 'limit' OR (use ->> 'kind' = 'fifo' AND wanted = 'fifo:' || job.fifo))
+    THEN
+        RETURN;
+    END IF;
+    PERFORM FROM "winch".gate WHERE gate.key = wanted FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        BEGIN
+            INSERT INTO "winch".gate (key) VALUES (wanted) ON CONFLICT DO NOTHING;
+        EXCEPTION WHEN lock_not_available THEN
+            RETURN;
+        END;
+        IF NOT FOUND THEN
+            RETURN; -- another transaction has the row
+        END IF;
+    END IF;
+    IF use ->> 'kind' = 'fifo' THEN
+        IF EXISTS (SELECT FROM "winch".job AS member WHERE member.fifo = job.fifo)
+            OR EXISTS (SELECT FROM "winch".permit WHERE permit.gate = wanted AND permit.token IS NULL)
+        THEN
+            RETURN;
+        END IF;
+    ELSE
+        most := coalesce(
+            (SELECT (limit_set.spec::jsonb ->> 'n')::bigint FROM "winch".limit_set WHERE limit_set.name = use ->> 'name'),
+            (use ->> 'n')::bigint, 0
+        );
+        takes := coalesce((use ->> 'weight')::integer, 1);
+        -- As gate_used has it, which would be planned anew for each job.
+        used := (
+            SELECT coalesce(sum(held.used), 0)
+            FROM (
+                SELECT least(sum(permit.weight), max(permit.at_once)::bigint * max(permit.weight)) AS used
+                FROM "winch".permit
+                WHERE permit.gate = wanted
+                GROUP BY permit.session, permit.at_once
+            ) AS held
+        );
+        IF takes < 1
+            OR used + takes > most
+            OR EXISTS (SELECT FROM "winch".job AS other WHERE other.filed = 'blocked' AND other.gate = wanted)
+        THEN
+            RETURN;
+        END IF;
+    END IF;
+    key := wanted;
+    weight := takes;
 END
 function winch.sort_key(timestamp with time zone,integer): returns bigint immutable
 function winch.stamp(timestamp with time zone): returns text stable

@@ -500,20 +500,33 @@ CREATE UNLOGGED TABLE {schema}.offer (
 CREATE INDEX offer_standing ON {schema}.offer (queue, until);
 COMMENT ON INDEX {schema}.offer_standing IS 'serves hand_over';
 
--- Takes an offer for a plain job that is about to be stored, stores the job as claimed under it, and notifies the worker;
--- rings for the queue where there is none. Locks: an offer, and its session FOR KEY SHARE, past offers that other
--- transactions have and sessions that are about to end. Waits for no lock. A trigger, and with the rights of its owner:
--- the token of the claim goes into the row and to the worker alone. A producer, which may insert jobs and read neither
--- offers nor tokens, never sees it; with it, it could end the worker's claims.
+-- Takes an offer for a job that is about to be stored, stores the job as claimed under it, and notifies the worker;
+-- rings for the queue where there is none. A job with gates must pass them first (room_at_gate), and gets its permit. Locks:
+-- the gate; an offer, and its session FOR KEY SHARE, past offers that other transactions have and sessions that are about to
+-- end. Waits for no lock of a row. A trigger, and with the rights of its owner: the token of the claim goes into the row and to
+-- the worker alone. A producer, which may insert jobs and read neither offers nor tokens, never sees it; with it, it could end
+-- the worker's claims.
 CREATE FUNCTION {schema}.hand_over() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     taken {schema}.offer;
-    word text;
+    room record;
+    has_room boolean := NEW.gate IS NULL;
+    word json;
 BEGIN
     NEW.fence := 0;
+    IF NOT has_room AND EXISTS (
+        SELECT
+        FROM {schema}.offer
+        WHERE offer.queue = NEW.queue
+            AND offer.until > clock_timestamp()
+            AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
+    ) THEN
+        room := {schema}.room_at_gate(NEW);
+        has_room := room.key IS NOT NULL;
+    END IF;
     DELETE FROM {schema}.offer
     WHERE ctid = (
         SELECT offer.ctid
@@ -523,7 +536,7 @@ BEGIN
             AND offer.until > clock_timestamp()
             AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
             AND NEW.state = 'ready'
-            AND NEW.gate IS NULL
+            AND has_room
             AND EXISTS (
                 SELECT
                 FROM {schema}.queue
@@ -546,13 +559,22 @@ BEGIN
     NEW.token := taken.token;
     NEW.session := taken.session;
     NEW.claimed_at := NEW.created_at;
-    word := json_build_array(
-        taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence
-    )::text;
+    IF NEW.gate IS NULL THEN
+        word := json_build_array(taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence);
+    ELSE
+        -- As claim_gated has it. Without `at_once` the permit counts in full.
+        INSERT INTO {schema}.permit (gate, job, token, weight, session)
+        VALUES (
+            room.key, NEW.id, CASE WHEN room.weight > 0 THEN taken.token END, room.weight, taken.session
+        );
+        word := json_build_array(
+            taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence, NEW.options
+        );
+    END IF;
     -- A notification has room for 8,000 bytes. The worker looks up what it does not receive.
     PERFORM pg_notify(
         taken.channel,
-        CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
+        CASE WHEN octet_length(word::text) > 7900 THEN json_build_array(taken.token)::text ELSE word::text END
     );
     RETURN NEW;
 END
@@ -615,6 +637,80 @@ CREATE FUNCTION {schema}.gate_used(wanted text) RETURNS bigint
             GROUP BY permit.session, permit.at_once
         ) AS held
     );
+
+-- Whether a job that is about to be stored can run at once: its only gate is a limit with room for it or a FIFO key without
+-- other members, nothing waits there, and no other transaction has the gate. Then the gate and what the job takes of it, 0 for
+-- a turn; else NULL, and a claim decides. Locks the gate, as a claim does. Waits at most 20 ms, where another transaction has
+-- just made or removed the gate's row. What is read after the lock has a snapshot of its own.
+CREATE FUNCTION {schema}.room_at_gate(job {schema}.job, OUT key text, OUT weight integer)
+    LANGUAGE plpgsql
+    SET enable_bitmapscan = off
+    SET enable_seqscan = off
+    SET jit = off
+    SET lock_timeout = '20ms'
+    SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    uses jsonb := job.options::jsonb -> 'gates';
+    use jsonb := uses -> 0;
+    wanted text := use ->> 'key';
+    most bigint;
+    used bigint;
+    takes integer := 0;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed'
+        OR job.tenant IS NOT NULL
+        OR jsonb_array_length(uses) <> 1
+        OR NOT (use ->> 'kind' = 'limit' OR (use ->> 'kind' = 'fifo' AND wanted = 'fifo:' || job.fifo))
+    THEN
+        RETURN;
+    END IF;
+    PERFORM FROM {schema}.gate WHERE gate.key = wanted FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        BEGIN
+            INSERT INTO {schema}.gate (key) VALUES (wanted) ON CONFLICT DO NOTHING;
+        EXCEPTION WHEN lock_not_available THEN
+            RETURN;
+        END;
+        IF NOT FOUND THEN
+            RETURN; -- another transaction has the row
+        END IF;
+    END IF;
+    IF use ->> 'kind' = 'fifo' THEN
+        IF EXISTS (SELECT FROM {schema}.job AS member WHERE member.fifo = job.fifo)
+            OR EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = wanted AND permit.token IS NULL)
+        THEN
+            RETURN;
+        END IF;
+    ELSE
+        most := coalesce(
+            (SELECT (limit_set.spec::jsonb ->> 'n')::bigint FROM {schema}.limit_set WHERE limit_set.name = use ->> 'name'),
+            (use ->> 'n')::bigint, 0
+        );
+        takes := coalesce((use ->> 'weight')::integer, 1);
+        -- As gate_used has it, which would be planned anew for each job.
+        used := (
+            SELECT coalesce(sum(held.used), 0)
+            FROM (
+                SELECT least(sum(permit.weight), max(permit.at_once)::bigint * max(permit.weight)) AS used
+                FROM {schema}.permit
+                WHERE permit.gate = wanted
+                GROUP BY permit.session, permit.at_once
+            ) AS held
+        );
+        IF takes < 1
+            OR used + takes > most
+            OR EXISTS (SELECT FROM {schema}.job AS other WHERE other.filed = 'blocked' AND other.gate = wanted)
+        THEN
+            RETURN;
+        END IF;
+    END IF;
+    key := wanted;
+    weight := takes;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION {schema}.room_at_gate FROM PUBLIC;
 
 -- Limits, rates and weights as they are set for the whole fleet, by name.
 CREATE TABLE {schema}.limit_set (

@@ -90,6 +90,27 @@ WHERE CASE
 END
 RETURNING run_at;
 
+-- enqueue.one_gated: the same for one job with gates and nothing else. The trigger decides whether its gate lets it run at once.
+INSERT INTO {schema}.job (
+    id, created_at, run_at, sort_key, fence, version, priority, state, queue, task, args, max_attempts, fifo, seq, options
+)
+SELECT
+    :id::uuid, statement_timestamp(), statement_timestamp(),
+    {schema}.sort_key(statement_timestamp(), :priority::integer),
+    CASE
+        WHEN EXISTS (
+            SELECT FROM {schema}.queue WHERE name = :queue::text AND waiting_until > clock_timestamp()
+        ) THEN -1
+        ELSE 0
+    END,
+    :version::integer, :priority::integer, 'ready', :queue::text, :task::text, :args::text, :max_attempts::integer,
+    :fifo::text, CASE WHEN :fifo::text IS NOT NULL THEN {schema}.next_seq() END, :options::text
+WHERE CASE
+    WHEN :is_noted::boolean THEN set_config('winch.at', '', true) || set_config('winch.verb', 'enqueue', true) <> ''
+    ELSE true
+END
+RETURNING run_at;
+
 -- enqueue.checked: the same for ids that callers gave, and for a repeat. The small table of given ids
 -- decides; the second insert waits for the first to commit or to roll back, also while a finish moves
 -- the job. ON CONFLICT on job is for a repeat whose first try is still on its way. The looks into job and
