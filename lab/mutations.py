@@ -65,6 +65,7 @@ ORDER = "members of a FIFO key are numbered in a different order than they were 
 LOCK = "gates are not locked before they are read"
 BREAKER = "an attempt that started before a breaker tripped changes the breaker"
 OFFER_ENDED = "a job is assigned to a session that has ended"
+ROOM_OF_MANY = "a claim takes all candidates of a gate without comparing their number with its room"
 OFFER_FULL = "a job is handed over under a limit that is full"
 OFFER_MEMBERS = "a member of a FIFO key is handed over before those that stand before it"
 OFFER_UNLOCKED = "a job is handed over under a gate that another transaction has"
@@ -282,6 +283,11 @@ MUTATIONS = (
         "offer, ended", "postgres", OFFER_ENDED,
         (("postgres/migrations/0001_schema.sql", "offer.session AND session.ended_at IS NULL", "offer.session"),),
         ("test:tests/storage/test_postgres_offers.py::test_an_ended_session_is_handed_nothing",),
+    ),
+    Mutation(
+        "room of many", "postgres", ROOM_OF_MANY,
+        (("postgres/migrations/0001_schema.sql", " AND wanted.number <= g_room[wanted.gate])", ")"),),
+        ("test:tests/storage/test_postgres_admission.py::test_a_claim_decides_what_the_reference_decides",),
     ),
     Mutation(
         "offer, past the limit", "postgres", OFFER_FULL,

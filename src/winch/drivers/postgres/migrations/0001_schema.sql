@@ -1167,6 +1167,7 @@ CREATE FUNCTION {schema}.complete_gated(
 AS $$
 DECLARE
     at timestamptz;
+    usual date;
     opened text[];
     numbers bigint[];
     has_breaker boolean;
@@ -1195,6 +1196,7 @@ BEGIN
         END);
     END IF;
     at := coalesce(given, clock_timestamp());
+    usual := {schema}.drop_on('completed', NULL, at);
     WITH gone AS (
         DELETE FROM {schema}.job
         WHERE job.id = ANY (ids)
@@ -1216,9 +1218,10 @@ BEGIN
         )
         SELECT
             id, created_at, run_at, at, fence, version, priority, attempt, crashes, rescues,
-            {schema}.drop_on('completed', keep_seconds, at), is_suspect, is_given_id, 'completed', queue, task, args,
-            session, token, claimed_at, expires_at, cancel_requested_at, keep_seconds, max_attempts, tenant, fifo,
-            seq, unique_key, tags, headers, options, progress, checkpoint, log, history,
+            CASE WHEN keep_seconds IS NULL THEN usual ELSE {schema}.drop_on('completed', keep_seconds, at) END,
+            is_suspect, is_given_id, 'completed', queue, task, args, session, token, claimed_at, expires_at,
+            cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
+            progress, checkpoint, log, history,
             CASE WHEN results IS NULL THEN complete_gated.result ELSE results ->> id::text END, NULL
         FROM gone
     )
@@ -1723,8 +1726,10 @@ DECLARE
     is_ruled boolean;
     is_fair boolean;
     is_simple boolean;
+    is_straight boolean;
     is_placed boolean;
     plain integer;
+    settings jsonb;
     turns jsonb;
     ends jsonb;
     virtual double precision;
@@ -1878,41 +1883,61 @@ BEGIN
         -- The candidates and their gates. Lines, texts and gates are numbered in the order of their characters.
         BEGIN
             SELECT
-                array_agg(job.id), array_agg(job.attempt), array_agg(job.options), array_agg(job.text),
-                array_agg(job.is_plain), array_agg(job.line), array_agg(job.tenant), array_agg(job.weight),
-                array_agg(job.is_cut), bool_or(job.tenant IS NOT NULL)
-            INTO c_id, c_attempt, c_options, c_text, c_plain, c_line, c_tenant, c_weight, c_cut, is_fair
+                array_agg(job.id), array_agg(job.attempt), array_agg(job.options), array_agg(job.is_plain),
+                array_agg(job.tenant), array_agg(job.weight), array_agg(job.is_cut), bool_or(job.tenant IS NOT NULL)
+            INTO c_id, c_attempt, c_options, c_plain, c_tenant, c_weight, c_cut, is_fair
             FROM (
-                SELECT
-                    first.*,
-                    dense_rank() OVER (ORDER BY coalesce(first.tenant, '') COLLATE "C") AS line,
-                    dense_rank() OVER (ORDER BY first.options COLLATE "C") AS text
+                SELECT *
                 FROM {schema}.candidates(one.queue, one.is_strict, known, room, ahead, spare) AS first
-                ORDER BY line, CASE WHEN one.is_strict THEN -first.priority ELSE 0 END, first.sort_key, first.id
+                ORDER BY
+                    coalesce(first.tenant, '') COLLATE "C", CASE WHEN one.is_strict THEN -first.priority ELSE 0 END,
+                    first.sort_key, first.id
             ) AS job;
             t_options := ARRAY(
                 SELECT DISTINCT options COLLATE "C" FROM unnest(c_options) AS options WHERE options IS NOT NULL ORDER BY 1
             );
-            WITH uses AS MATERIALIZED (
-                SELECT use.*, dense_rank() OVER (ORDER BY use.key COLLATE "C") AS gate
-                FROM {schema}.gate_uses(t_options) AS use
-            )
-            SELECT own.*, gates.*
-            INTO
-                u_text, u_gate, u_kind, u_n, u_weight, u_retries,
-                g_key, g_kind, g_name, g_how, g_n, g_per, g_burst, is_odd
+            -- Mostly each text has one gate, and these are in the order of the texts: nothing is sorted then.
+            SELECT
+                coalesce(array_agg(use.number), '{}'), array_agg(use.kind), array_agg(use.n), array_agg(use.weight),
+                array_agg(use.is_for_retries), coalesce(array_agg(use.key), '{}'), array_agg(use.name),
+                array_agg(use.how), array_agg(use.per), array_agg(use.burst),
+                coalesce(bool_and(use.kind IN ('limit', 'fifo') AND use.place = 1 AND use.is_after), false)
+                    AND count(*) = cardinality(t_options)
+            INTO u_text, u_kind, u_n, u_weight, u_retries, g_key, g_name, g_how, g_per, g_burst, is_straight
             FROM (
                 SELECT
-                    coalesce(array_agg(use.number), '{}'), array_agg(use.gate), array_agg(use.kind), array_agg(use.n),
-                    array_agg(use.weight), array_agg(use.is_for_retries)
-                FROM (SELECT * FROM uses ORDER BY number, place) AS use
-            ) AS own, (
-                SELECT
-                    coalesce(array_agg(use.key), '{}'), array_agg(use.kind), array_agg(use.name), array_agg(use.how),
-                    array_agg(use.n), array_agg(use.per), array_agg(use.burst),
-                    bool_or(use.key IS NULL OR use.kind IS NULL OR use.kind NOT IN ('limit', 'rate', 'fifo', 'scope'))
-                FROM (SELECT DISTINCT ON (gate) * FROM uses ORDER BY gate, number, place) AS use
-            ) AS gates;
+                    use.*,
+                    use.key IS NOT NULL
+                        AND coalesce(use.key COLLATE "C" > lag(use.key) OVER () COLLATE "C", use.number = 1) AS is_after
+                FROM {schema}.gate_uses(t_options) AS use
+            ) AS use;
+            IF is_straight OR cardinality(u_text) = 0 THEN
+                u_gate := u_text;
+                g_kind := u_kind;
+                g_n := u_n;
+                is_odd := false;
+            ELSE
+                WITH uses AS MATERIALIZED (
+                    SELECT use.*, dense_rank() OVER (ORDER BY use.key COLLATE "C") AS gate
+                    FROM {schema}.gate_uses(t_options) AS use
+                )
+                SELECT own.*, gates.*
+                INTO
+                    u_text, u_gate, u_kind, u_n, u_weight, u_retries,
+                    g_key, g_kind, g_name, g_how, g_n, g_per, g_burst, is_odd
+                FROM (
+                    SELECT
+                        coalesce(array_agg(use.number), '{}'), array_agg(use.gate), array_agg(use.kind), array_agg(use.n),
+                        array_agg(use.weight), array_agg(use.is_for_retries)
+                    FROM (SELECT * FROM uses ORDER BY number, place) AS use
+                ) AS own, (
+                    SELECT
+                        coalesce(array_agg(use.key), '{}'), array_agg(use.kind), array_agg(use.name), array_agg(use.how),
+                        array_agg(use.n), array_agg(use.per), array_agg(use.burst),
+                        bool_or(use.key IS NULL OR use.kind IS NULL OR use.kind NOT IN ('limit', 'rate', 'fifo', 'scope'))
+                    FROM (SELECT DISTINCT ON (gate) * FROM uses ORDER BY gate, number, place) AS use
+                ) AS gates;
+            END IF;
         EXCEPTION WHEN data_exception THEN
             is_odd := true;
         END;
@@ -1921,6 +1946,27 @@ BEGIN
             CONTINUE;
         END IF;
         CONTINUE WHEN c_id IS NULL;
+        -- By hash: see the full joins below.
+        plain := cardinality(array_positions(c_plain, true));
+        IF cardinality(t_options) = 1 AND plain = 0 THEN
+            c_text := array_fill(1, ARRAY[cardinality(c_id)]);
+        ELSE
+            c_text := ARRAY(
+                SELECT text.number
+                FROM unnest(c_options) WITH ORDINALITY AS job (options, number)
+                FULL JOIN unnest(t_options) WITH ORDINALITY AS text (options, number) ON text.options = job.options
+                ORDER BY job.number
+            );
+        END IF;
+        IF is_fair THEN
+            c_line := ARRAY(
+                SELECT dense_rank() OVER (ORDER BY coalesce(job.tenant, '') COLLATE "C")
+                FROM unnest(c_tenant) WITH ORDINALITY AS job (tenant, number)
+                ORDER BY job.number
+            );
+        ELSE
+            c_line := array_fill(1, ARRAY[cardinality(c_id)]);
+        END IF;
         IF within IS NOT NULL THEN
             EXIT WHEN is_fair;
             number := coalesce((
@@ -1940,6 +1986,7 @@ BEGIN
             c_tenant := c_tenant[:number];
             c_weight := c_weight[:number];
             c_cut := c_cut[:number];
+            plain := 0;
         END IF;
 
         -- The locks; then what the gates have.
@@ -1956,43 +2003,16 @@ BEGIN
         now_us := {schema}.micros(at);
         g_limits := ARRAY(SELECT key FROM unnest(g_key, g_kind) AS wanted (key, kind) WHERE kind = 'limit');
         BEGIN
+            -- The permits of limits. A full join is one by hash: the planner expects ten rows here, and would compare each
+            -- gate with each. As gate_used has it; and what this session has, with its heaviest.
             SELECT
-                array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per), array_agg(gate.how),
-                array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.used), array_agg(gate.own),
-                array_agg(gate.most), array_agg(gate.permits), array_agg(gate.turn), array_agg(gate.first),
-                bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
-            INTO
-                g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_used, g_own, g_most, g_permits, g_turn, g_first,
-                is_odd
+                array_agg(gate.used), array_agg(gate.own), array_agg(gate.most), array_agg(gate.permits)
+            INTO g_used, g_own, g_most, g_permits
             FROM (
                 SELECT
-                    wanted.kind, gate.state, {schema}.micros(gate.open_at) AS open_at, limit_set.spec IS NOT NULL AS is_set,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.n
-                        ELSE (limit_set.spec::jsonb ->> 'n')::bigint END AS n,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.per
-                        ELSE coalesce((limit_set.spec::jsonb ->> 'per')::bigint, 0) END AS per,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.how
-                        ELSE coalesce(limit_set.spec::jsonb ->> 'how', 'sliding') END AS how,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.burst
-                        ELSE coalesce((limit_set.spec::jsonb ->> 'burst')::bigint, 0) END AS burst,
                     coalesce(held.used, 0) AS used, coalesce(held.own, 0) AS own, coalesce(held.most, 0) AS most,
-                    coalesce(held.permits, 0) AS permits,
-                    CASE wanted.kind WHEN 'fifo' THEN (
-                        SELECT permit.job FROM {schema}.permit WHERE permit.gate = wanted.key AND permit.token IS NULL
-                    ) END AS turn,
-                    CASE wanted.kind WHEN 'fifo' THEN (
-                        SELECT job.id
-                        FROM {schema}.job
-                        WHERE job.fifo = substr(wanted.key, 6)
-                        ORDER BY job.fifo, job.seq, job.id
-                        LIMIT 1
-                    ) END AS first
-                FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
-                    AS wanted (key, kind, name, n, per, how, burst, number)
-                LEFT JOIN {schema}.gate ON gate.key = CASE WHEN wanted.kind IN ('rate', 'scope') THEN wanted.key END
-                LEFT JOIN {schema}.limit_set ON limit_set.name = wanted.name
-                -- As gate_used has it; and what this session has, with its heaviest. All of these gates are wanted. A full
-                -- join is one by hash: the planner expects ten rows here, and would compare each gate with each.
+                    coalesce(held.permits, 0) AS permits
+                FROM unnest(g_key) WITH ORDINALITY AS wanted (key, number)
                 FULL JOIN (
                     SELECT
                         one.gate,
@@ -2013,6 +2033,58 @@ BEGIN
                 ) AS held ON held.gate = wanted.key
                 ORDER BY wanted.number
             ) AS gate;
+            -- What is set for the fleet, once for each name: many keys have one.
+            SELECT coalesce(jsonb_object_agg(limit_set.name, limit_set.spec::jsonb), '{}') INTO settings
+            FROM {schema}.limit_set
+            WHERE limit_set.name = ANY (ARRAY(SELECT DISTINCT name FROM unnest(g_name) AS name));
+            is_odd := false;
+            g_set := array_fill(settings <> '{}', ARRAY[cardinality(g_key)]);
+            IF cardinality(g_limits) = cardinality(g_key) AND (
+                settings = '{}' OR (SELECT bool_and(name = g_name[1]) FROM unnest(g_name) AS name)
+            ) THEN
+                g_state := array_fill(NULL::text, ARRAY[cardinality(g_key)]);
+                g_open := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
+                g_turn := array_fill(NULL::uuid, ARRAY[cardinality(g_key)]);
+                g_first := g_turn;
+                IF settings <> '{}' THEN
+                    g_n := array_fill((settings -> g_name[1] ->> 'n')::bigint, ARRAY[cardinality(g_key)]);
+                END IF;
+            ELSE
+                SELECT
+                    array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per),
+                    array_agg(gate.how), array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.turn),
+                    array_agg(gate.first),
+                    bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
+                INTO g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_turn, g_first, is_odd
+                FROM (
+                    SELECT
+                        wanted.kind, gate.state, {schema}.micros(gate.open_at) AS open_at, wanted.spec IS NOT NULL AS is_set,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.n ELSE (wanted.spec ->> 'n')::bigint END AS n,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.per
+                            ELSE coalesce((wanted.spec ->> 'per')::bigint, 0) END AS per,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.how
+                            ELSE coalesce(wanted.spec ->> 'how', 'sliding') END AS how,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.burst
+                            ELSE coalesce((wanted.spec ->> 'burst')::bigint, 0) END AS burst,
+                        CASE wanted.kind WHEN 'fifo' THEN (
+                            SELECT permit.job FROM {schema}.permit WHERE permit.gate = wanted.key AND permit.token IS NULL
+                        ) END AS turn,
+                        CASE wanted.kind WHEN 'fifo' THEN (
+                            SELECT job.id
+                            FROM {schema}.job
+                            WHERE job.fifo = substr(wanted.key, 6)
+                            ORDER BY job.fifo, job.seq, job.id
+                            LIMIT 1
+                        ) END AS first
+                    FROM (
+                        SELECT given.*, CASE WHEN settings ? given.name THEN settings -> given.name END AS spec
+                        FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
+                            AS given (key, kind, name, n, per, how, burst, number)
+                    ) AS wanted
+                    LEFT JOIN {schema}.gate ON gate.key = CASE WHEN wanted.kind IN ('rate', 'scope') THEN wanted.key END
+                    ORDER BY wanted.number
+                ) AS gate;
+            END IF;
             g_level := array_fill(NULL::double precision, ARRAY[cardinality(g_key)]);
             g_kept := array_fill(NULL::jsonb, ARRAY[cardinality(g_key)]);
             g_took := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
@@ -2063,29 +2135,38 @@ BEGIN
                 ORDER BY use.place
             );
         END IF;
-        SELECT
-            array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
-            array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
-        INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
-        FROM (
+        IF is_straight THEN
+            t_from := u_text;
+            t_to := u_text;
+            t_gate := u_text;
+            t_scoped := array_fill(false, ARRAY[cardinality(u_text)]);
+            t_retried := t_scoped;
+            is_simple := true;
+        ELSE
             SELECT
-                given.text,
-                coalesce(min(use.place), 1)::integer AS first,
-                coalesce(max(use.place), 0)::integer AS last,
-                coalesce(bool_or(use.kind = 'scope' OR (use.is_slow AND NOT use.is_for_retries)), false) AS is_scoped,
-                coalesce(bool_or(use.is_slow AND use.is_for_retries), false) AS is_retried,
-                min(use.gate)::integer AS gate,
-                count(use.place) <= 1
-                    AND coalesce(bool_and(NOT (use.kind = 'scope' OR use.is_slow OR use.is_for_retries)), true) AS is_simple
-            FROM generate_series(1, cardinality(t_options)) AS given (text)
-            FULL JOIN (
-                SELECT use.*, use.kind = 'rate' AND g_n[use.gate] * 1000000 < 1000 * g_per[use.gate] AS is_slow
-                FROM unnest(u_text, u_gate, u_kind, u_retries) WITH ORDINALITY
-                    AS use (text, gate, kind, is_for_retries, place)
-            ) AS use ON use.text = given.text
-            GROUP BY given.text
-            ORDER BY given.text
-        ) AS own;
+                array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
+                array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
+            INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
+            FROM (
+                SELECT
+                    given.text,
+                    coalesce(min(use.place), 1)::integer AS first,
+                    coalesce(max(use.place), 0)::integer AS last,
+                    coalesce(bool_or(use.kind = 'scope' OR (use.is_slow AND NOT use.is_for_retries)), false) AS is_scoped,
+                    coalesce(bool_or(use.is_slow AND use.is_for_retries), false) AS is_retried,
+                    min(use.gate)::integer AS gate,
+                    count(use.place) <= 1
+                        AND coalesce(bool_and(NOT (use.kind = 'scope' OR use.is_slow OR use.is_for_retries)), true) AS is_simple
+                FROM generate_series(1, cardinality(t_options)) AS given (text)
+                FULL JOIN (
+                    SELECT use.*, use.kind = 'rate' AND g_n[use.gate] * 1000000 < 1000 * g_per[use.gate] AS is_slow
+                    FROM unnest(u_text, u_gate, u_kind, u_retries) WITH ORDINALITY
+                        AS use (text, gate, kind, is_for_retries, place)
+                ) AS use ON use.text = given.text
+                GROUP BY given.text
+                ORDER BY given.text
+            ) AS own;
+        END IF;
         -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other. How
         -- many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
         is_simple := is_simple AND NOT is_fair AND NOT is_ruled;
@@ -2125,7 +2206,6 @@ BEGIN
                 ) AS one
             ) AS gate;
         END IF;
-        plain := (SELECT count(*) FROM unnest(c_plain) AS one WHERE one);
         -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
         IF is_fair THEN
             SELECT
@@ -2167,7 +2247,20 @@ BEGIN
         g_free := g_turn;
         l_ended := array_fill(NULL::double precision, ARRAY[cardinality(l_next)]);
         is_again := false;
-        IF is_simple THEN
+        IF is_simple AND plain = 0 AND array_position(c_place, NULL) IS NULL AND (
+            SELECT bool_and(g_kind[wanted.gate] <> 'fifo' AND wanted.number <= g_room[wanted.gate])
+            FROM (SELECT t_gate[text] AS gate, count(*) AS number FROM unnest(c_text[:room]) AS text GROUP BY 1) AS wanted
+            WHERE wanted.gate IS NOT NULL
+        ) THEN
+            -- The gates have room for as many candidates as are wanted.
+            drawn := c_id[:room];
+            drawn_at := c_place[:room];
+            drawn_text := c_text[:room];
+            has_room := true;
+        ELSE
+            has_room := false;
+        END IF;
+        IF is_simple AND NOT has_room THEN
             WITH asked AS MATERIALIZED (
                 SELECT
                     job.number, job.id, job.text, job.is_plain, job.place AS at, t_gate[job.text] AS gate,
@@ -2202,6 +2295,8 @@ BEGIN
                 count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
             INTO drawn, drawn_at, drawn_text, plain_places, held, held_at, is_again
             FROM (SELECT * FROM judged ORDER BY judged.number) AS judged;
+        END IF;
+        IF is_simple THEN
             IF has_rate THEN
                 FOR g, number IN
                     SELECT t_gate[text], count(*) FROM unnest(drawn_text) AS text WHERE text > 0 GROUP BY 1
