@@ -21,7 +21,7 @@ STATEMENTS = sql.load("winch.drivers.postgres", lambda name, _: f"%({name})s")
 # Statements that are kept prepared on every direct connection of ours. Only inserts: a cached plan is
 # made for the table as it was, and one of an empty table looks through a full one row by row, a hundred
 # times slower. So statements whose plan depends on a table's size are planned whenever they run.
-PREPARED = frozenset({"enqueue", "enqueue.alike", "enqueue.one", "enqueue.one_gated"})
+PREPARED = frozenset({"enqueue", "enqueue.alike", "enqueue.one"})
 
 PLACE = re.compile(r"%\(([a-z_]+)\)s")
 

@@ -56,15 +56,10 @@ _word = msgspec.json.Decoder(list[Any])
 
 # -- the producer ------------------------------------------------------------------------------------
 
-# What a plain job has, what one with gates has, and what they must not have: all other fields, also
-# those of a later release.
-_OWN = ("id", "args", "terms", "task", "version", "queue", "priority", "max_attempts")
-_OF_GATES = ("fifo", "options")
-_others = [field for field in NewJob.__struct_fields__ if field not in _OWN]
-_rest = attrgetter(*_others)
-_rest_of_gated = attrgetter(*(field for field in _others if field not in _OF_GATES))
-_plain = NewJob(id="", task="", args="")
-_nothing, _nothing_of_gated = _rest(_plain), _rest_of_gated(_plain)
+# What such a job may have, and what it must not have: all other fields, also those of a later release.
+_OWN = ("id", "args", "terms", "task", "version", "queue", "priority", "max_attempts", "fifo", "options")
+_rest = attrgetter(*(field for field in NewJob.__struct_fields__ if field not in _OWN))
+_nothing = _rest(NewJob(id="", task="", args=""))
 
 
 class HandoverEnqueue:
@@ -73,7 +68,7 @@ class HandoverEnqueue:
     def __init__(self, base: Base, plain: EnqueueVerbs) -> None:
         self._base = base
         self._plain = plain
-        self._sql, self._sql_gated = base.sql["enqueue.one"], base.sql["enqueue.one_gated"]
+        self._sql = base.sql["enqueue.one"]
 
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
@@ -81,10 +76,9 @@ class HandoverEnqueue:
         if is_repeat or now is not None or len(jobs) != 1:
             return self._plain.enqueue(jobs, is_repeat=is_repeat, now=now)
         [job] = jobs
-        is_plain = _rest(job) == _nothing
-        if not (is_plain or (is_gated(job.options) and _rest_of_gated(job) == _nothing_of_gated)):
+        if _rest(job) != _nothing or not (job.options is None or is_gated(job.options)):
             return self._plain.enqueue(jobs, is_repeat=is_repeat, now=now)
-        values: dict[str, Any] = {
+        values = {
             "id": job.id,
             "args": job.args,
             "task": job.task,
@@ -92,11 +86,11 @@ class HandoverEnqueue:
             "queue": job.queue,
             "priority": job.priority,
             "max_attempts": job.max_attempts,
+            "fifo": job.fifo,
+            "options": job.options,
             "is_noted": self._base.keeps_events,
         }
-        if not is_plain:
-            values |= {"fifo": job.fifo, "options": job.options}
-        statement = Statement(self._sql if is_plain else self._sql_gated, values, is_alone=True)
+        statement = Statement(self._sql, values, is_alone=True)
         return Verb(
             "enqueue",
             lambda: self._plain.enqueue(jobs).steps(),
