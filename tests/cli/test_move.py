@@ -142,7 +142,7 @@ def test_both_urls_may_name_one_store_once_the_move_is_over(
     assert (itself.code, "--to names the store that the jobs are in" in itself.err) == (2, True)
 
 
-def test_doctor_tells_who_ends_a_pause_of_a_move(winch: Command, app: App, target: str) -> None:
+def test_doctor_names_the_move_that_ends_a_pause(winch: Command, app: App, target: str) -> None:
     winch.shop()
     enqueued(winch, 1)
     app.schedules.add("s", task="shop.add", every="1h", args={"a": 1})

@@ -209,7 +209,7 @@ def test_a_brush_over_a_chart_zooms_the_page(make_web: Any, browser: Any) -> Non
     assert wrong == [], "no error, and no complaint of the content policy"
 
 
-def test_a_tooltip_says_what_the_table_says(make_web: Any, browser: Any) -> None:
+def test_a_tooltip_shows_what_the_table_shows(make_web: Any, browser: Any) -> None:
     """Lengths of time and counts have one form, whether the script or the server writes them."""
     web: Web = make_web("sqlite")
     prepare(web.app)
