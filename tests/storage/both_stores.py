@@ -156,17 +156,17 @@ class BothStores(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.every_change_was_told()
+            self.every_change_has_an_event()
         finally:
             self.target.finished(self.driver)
 
-    def every_change_was_told(self) -> None:
+    def every_change_has_an_event(self) -> None:
         """In the order of each job's own changes; between the jobs of one verb the order is free."""
-        told = by_job(self.driver.run(self.driver.events()))
-        for events in told.values():
+        events_of = by_job(self.driver.run(self.driver.events()))
+        for events in events_of.values():
             assert [event.v for event in events] == list(range(1, len(events) + 1))
         if self.reference is not None:
-            assert told == by_job(self.reference.run(self.reference.events()))
+            assert events_of == by_job(self.reference.run(self.reference.events()))
 
 
 def ranked(jobs: list[JobRecord | None]) -> list[JobRecord | None]:
@@ -181,7 +181,7 @@ def ranked(jobs: list[JobRecord | None]) -> list[JobRecord | None]:
 
 
 def by_job(events: list[Event]) -> dict[str, list[Event]]:
-    told: dict[str, list[Event]] = {}
+    grouped: dict[str, list[Event]] = {}
     for event in events:
-        told.setdefault(event.job, []).append(msgspec.structs.replace(event, seq=0))
-    return told
+        grouped.setdefault(event.job, []).append(msgspec.structs.replace(event, seq=0))
+    return grouped

@@ -7,7 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tests.storage.postgres_kit import Store, completed, connected
+from tests.storage.postgres_kit import (
+    Store,
+    completed,
+    connected,
+)
 from winch.core.gates.uses import (
     FIFO,
     LIMIT,

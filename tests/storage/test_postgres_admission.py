@@ -203,7 +203,7 @@ def test_a_claim_decides_what_the_reference_decides(store: Store, seed: int) -> 
     assert decided >= 4, "most claims need no more than the statement"
 
 
-def test_what_only_the_reference_decides_is_left_to_it(store: Store) -> None:
+def test_gates_that_only_the_reference_decides_are_left_to_it(store: Store) -> None:
     """A scope that is held, and options that were damaged by hand. What is before them is claimed."""
     session = store.session()
     store.add(1, queue="first", **gated(limit()))

@@ -15,7 +15,7 @@ from winch import App, StorageUnavailable
 from winch.drivers.postgres.connections import transactions
 from winch.drivers.postgres.driver import PostgresDriver
 
-WHO = "SELECT pg_backend_pid()"
+BACKEND = "SELECT pg_backend_pid()"
 
 
 @pytest.fixture
@@ -25,13 +25,13 @@ def driver(postgres_server: Databases) -> Iterator[PostgresDriver]:
     driver.close()
 
 
-def who(driver: PostgresDriver) -> int:
+def backend(driver: PostgresDriver) -> int:
     with driver.transaction() as conn:
-        return int(conn.execute(WHO).fetchone()[0])
+        return int(conn.execute(BACKEND).fetchone()[0])
 
 
-def test_one_transaction_after_the_other_has_one_connection(driver: PostgresDriver) -> None:
-    assert len({who(driver) for _ in range(5)}) == 1
+def test_consecutive_transactions_share_one_connection(driver: PostgresDriver) -> None:
+    assert len({backend(driver) for _ in range(5)}) == 1
 
 
 def test_nothing_is_left_of_the_transaction_before(driver: PostgresDriver) -> None:
@@ -56,22 +56,22 @@ def test_nothing_is_left_of_the_transaction_before(driver: PostgresDriver) -> No
 def test_after_an_error_the_next_one_is_another_and_nothing_is_written(driver: PostgresDriver) -> None:
     with driver.transaction() as conn:
         conn.execute("CREATE TABLE t (n int)")
-    before = who(driver)
+    before = backend(driver)
     with pytest.raises(psycopg.DataError), driver.transaction() as conn:
         conn.execute("INSERT INTO t SELECT 1 / (2 - n) FROM generate_series(1, 2) AS n")
-    assert who(driver) != before
+    assert backend(driver) != before
     with driver.transaction() as conn:
         assert conn.execute("SELECT count(*) FROM t").fetchone() == (0,)
 
 
-def test_a_connection_that_was_cut_while_nobody_had_it_is_noticed(driver: PostgresDriver) -> None:
-    cut = who(driver)
+def test_a_connection_cut_while_idle_is_noticed(driver: PostgresDriver) -> None:
+    cut = backend(driver)
     with psycopg.connect(**driver._address.params, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s)", (cut,))
-    assert who(driver) != cut
+    assert backend(driver) != cut
 
 
-def test_a_connection_that_is_cut_in_a_transaction_is_told(driver: PostgresDriver) -> None:
+def test_a_connection_cut_in_a_transaction_raises(driver: PostgresDriver) -> None:
     with pytest.raises(StorageUnavailable), driver.transaction() as conn:
         conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
@@ -80,22 +80,22 @@ def test_a_link_is_lent_so_often_and_then_replaced(
     driver: PostgresDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "MOST_LOANS", 2)
-    assert len({who(driver) for _ in range(6)}) == 2
+    assert len({backend(driver) for _ in range(6)}) == 2
 
 
 def test_a_forked_child_has_its_own(driver: PostgresDriver) -> None:
-    mine = who(driver)
+    mine = backend(driver)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.write(writer, str(who(driver)).encode())
+        os.write(writer, str(backend(driver)).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as end:
         theirs = int(end.read())
     os.waitpid(pid, 0)
     assert theirs != mine
-    assert who(driver) == mine
+    assert backend(driver) == mine
 
 
 def test_the_same_in_an_event_loop(postgres_server: Databases) -> None:
@@ -105,7 +105,7 @@ def test_the_same_in_an_event_loop(postgres_server: Databases) -> None:
         found = []
         for _ in range(3):
             async with driver.atransaction() as conn:
-                found.append((await (await conn.execute(WHO)).fetchone())[0])
+                found.append((await (await conn.execute(BACKEND)).fetchone())[0])
                 await conn.execute("SET search_path TO pg_catalog")
         async with driver.atransaction() as conn:
             pass
@@ -119,7 +119,7 @@ def test_the_same_in_an_event_loop(postgres_server: Databases) -> None:
             async with driver.atransaction():
                 raise ValueError("no")
         async with driver.atransaction() as conn:
-            assert (await (await conn.execute(WHO)).fetchone())[0] != found[0]
+            assert (await (await conn.execute(BACKEND)).fetchone())[0] != found[0]
         await driver.aclose()
 
     asyncio.run(story())
@@ -129,7 +129,7 @@ def test_jobs_in_transactions_do_not_connect_each(postgres_server: Databases) ->
     app = App(postgres_server.new_database())
     app.migrate()
     with app.transaction() as conn:
-        first = conn.execute(WHO).fetchone()
+        first = conn.execute(BACKEND).fetchone()
     with app.transaction() as conn:
-        assert conn.execute(WHO).fetchone() == first
+        assert conn.execute(BACKEND).fetchone() == first
     app.close()

@@ -103,7 +103,7 @@ def test_a_call_sent_ahead_is_sent_again_where_its_connection_is_lost(
     written.send()
     try:
         answers = written.answer()
-    except StorageUnavailable:  # nobody knows: the caller asks again with the same ids, as always
+    except StorageUnavailable:  # the outcome is unknown: the caller repeats with the same ids, as always
         answers = driver.run(driver.enqueue(jobs, is_repeat=True))
     assert answers == enqueued(jobs)
 
@@ -112,8 +112,8 @@ def test_a_call_sent_ahead_is_sent_again_where_its_connection_is_lost(
 
 
 def test_scripts_are_sent_again_however_long_the_server_was_loading() -> None:
-    """Found by a soak (seed 12): a restarted server was loading through all tries, then said that it had
-    no scripts; that was taken for a complaint about the call, and a job that was done died of it."""
+    """Found by a soak (seed 12): a restarted server was loading through all tries, then answered
+    NOSCRIPT. The driver took that for a refusal of the call, and a completed job became dead."""
     route = ServerRoute(parse_url("redis://localhost:6379"))
     what = call(b"{winch}:meta", "finish", {})
     assert what.full is not None
@@ -130,7 +130,7 @@ def test_scripts_are_sent_again_however_long_the_server_was_loading() -> None:
 
 def test_every_verb_has_a_file_as_in_postgres() -> None:
     # `deaths` is what `trim` reads, `enqueue_one` stores a lone job, `enqueue_special` what is not
-    # plain, `explain_gate` and `explain_queue` tell of the gate a job waits at, `rescore` follows
+    # plain, `explain_gate` and `explain_queue` read the gate a job waits at, `rescore` follows
     # `set_queue`, `migrate` writes the layout's version, what `hold_scope` does is `admit`'s in SQL. The
     # others are for a cluster: what is looked at before a claim, a promote and an explain, and the way
     # of a job or of a family of gates home, or of a queue's rule into every part.
@@ -169,7 +169,7 @@ def test_every_verb_has_a_file_as_in_postgres() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_header_says_how_a_script_is_called(name: str) -> None:
+def test_a_header_declares_how_a_script_is_called(name: str) -> None:
     text = (LUA / f"{name}.lua").read_text()
     assert text.startswith(f"-- {name}: ")
     for line in ("-- A: ", "-- Return: ", "-- Keys: ", "-- flags:", "-- parts:"):
@@ -192,12 +192,12 @@ def test_lua_makes_the_same_fingerprints(driver: RedisDriver) -> None:
     source = (LUA / "parts" / "fingerprint.lua").read_text() + "\nreturn fingerprint(ARGV[1], ARGV[2])"
     for length in (0, 1, 54, 55, 56, 63, 64, 65, 118, 119, 120, 1000):
         text = "ü" + "x" * length
-        told = driver._pool.run(command("EVAL", source, 0, "mail.send", text))
-        assert told.decode() == fingerprint_of_trace("mail.send", text)
+        made = driver._pool.run(command("EVAL", source, 0, "mail.send", text))
+        assert made.decode() == fingerprint_of_trace("mail.send", text)
 
 
 @pytest.mark.servers
-def test_a_server_that_forgot_the_scripts_is_told_them_again(driver: RedisDriver) -> None:
+def test_scripts_are_loaded_again_after_a_script_flush(driver: RedisDriver) -> None:
     for tick in range(3):
         driver.forget_scripts()
         assert driver.run(driver.enqueue([new_job(tick)]))[0].is_new
@@ -231,8 +231,8 @@ def test_a_lone_job_goes_the_same_way_through_both_doors(driver: RedisDriver) ->
 
 
 @pytest.mark.servers
-def test_a_lone_job_is_told_of_where_events_are_kept(server: RedisServer) -> None:
-    driver = RedisDriver.from_url(f"{server.url}?schema=told", events=True)
+def test_a_lone_enqueue_records_its_event(server: RedisServer) -> None:
+    driver = RedisDriver.from_url(f"{server.url}?schema=events", events=True)
     driver.erase()
     job = new_job(1)
     assert driver.run(driver.enqueue([job])) == [Enqueued(job.id, True)]
@@ -291,7 +291,7 @@ def test_pages_of_ids_go_with_their_jobs(driver: RedisDriver) -> None:
     assert [job.id for job in page.jobs] == [*sorted({*kept, anew.id}, reverse=True), alone.id]
 
 
-def test_a_script_that_reads_says_so() -> None:
+def test_a_read_only_script_is_declared_as_such() -> None:
     assert script("get").is_read
     assert not script("claim").is_read
 
@@ -370,7 +370,7 @@ def test_a_claim_that_waits_looks_when_it_is_roused_and_when_its_time_is_over(
     asyncio.run(main())
 
 
-def test_a_claim_that_waits_says_when_its_answer_is_lost(driver: RedisDriver) -> None:
+def test_a_waiting_claim_reports_a_lost_reply(driver: RedisDriver) -> None:
     _, params = waiting_claim(driver)
 
     async def main() -> None:

@@ -120,7 +120,7 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
         SqliteDriver(tmp_path).migrate()
 
 
-def test_what_is_not_a_database_is_refused(sqlite_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused(sqlite_path: Path) -> None:
     sqlite_path.write_bytes(b"not a database, but long enough to be looked at as one" * 20)
     driver = SqliteDriver(sqlite_path)
     with pytest.raises(StorageError, match="not a SQLite database"):
@@ -128,9 +128,9 @@ def test_what_is_not_a_database_is_refused(sqlite_path: Path) -> None:
     driver.close()
 
 
-def test_a_folder_that_may_not_be_written_is_told() -> None:
-    # Not tmp_path: nobody else may enter that one, and root, who may write everywhere, has to become
-    # somebody else here.
+def test_a_read_only_folder_raises() -> None:
+    # Not tmp_path: other users may not enter that one, and root, which may write everywhere, has to
+    # become another user here.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o555)
@@ -165,7 +165,7 @@ def test_local_file_systems_are_taken() -> None:
     refuse_network(Path("/mnt/shared"), mounts)
 
 
-def test_a_full_disk_is_told_and_survived(driver: SqliteDriver) -> None:
+def test_a_full_disk_raises_and_the_store_recovers(driver: SqliteDriver) -> None:
     driver.run(driver.enqueue([make_job()]))
     conn = driver._connections.writer()
     (pages,) = conn.execute("PRAGMA page_count").fetchone()
@@ -225,7 +225,7 @@ def test_which_builds_have_the_wal_reset_bug(version: tuple[int, int, int], has_
 
 
 @pytest.mark.parametrize("sync, number", [("full", 2), ("normal", 1)])
-def test_every_connection_syncs_as_told_and_never_checkpoints_by_itself(
+def test_every_connection_syncs_as_configured_and_never_checkpoints(
     sqlite_path: Path, sync: str, number: int
 ) -> None:
     driver = SqliteDriver.from_url(f"sqlite:///{sqlite_path}?sync={sync}")
@@ -324,7 +324,7 @@ def test_a_file_with_tables_of_that_name_is_left_alone(sqlite_path: Path) -> Non
     driver.close()
 
 
-def test_every_statement_says_what_it_is_for() -> None:
+def test_every_statement_has_a_comment_on_its_purpose() -> None:
     for statement in SQL.values():
         assert statement.header.startswith(f"-- {statement.name}: ")
 

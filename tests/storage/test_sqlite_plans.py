@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.storage.sqlite_jobs import make_job, make_session, make_token
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.statements import SQL
+from winch.drivers.sqlite.verbs import reads
 from winch.storage.params import (
     ClaimParams,
     Finish,
@@ -44,6 +47,8 @@ def driver(sqlite_path: Path) -> Iterator[SqliteDriver]:
         ("get.kept", "sqlite_autoindex_winch_archive_1"),
         ("list_jobs", "winch_job USING PRIMARY KEY"),
         ("list_jobs.running", "winch_job_running"),
+        ("list_jobs.due", "COVERING INDEX winch_job_due"),
+        ("list_jobs.blocked", "winch_job_blocked"),
         ("list_jobs.kept", "sqlite_autoindex_winch_archive_1"),
         ("list_jobs.unusual", "winch_archive_unusual"),
         ("list_jobs.alike", "winch_archive_alike"),
@@ -71,6 +76,30 @@ def test_no_statement_scans_all_jobs(driver: SqliteDriver, name: str, index: str
     scans = [line for line in plan if line.startswith(("SCAN job", "SCAN archive", "SCAN other"))]
     assert all("winch_job_running" in line or "winch_job_due" in line for line in scans), plan
     assert not any(line.endswith(("job", "archive")) for line in scans), plan
+
+
+def test_waiting_jobs_are_found_among_very_many_ready_ones(
+    driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page looks at a bounded number of jobs; the waiting ones have indexes of their own."""
+    later = timedelta(hours=1)
+    waiting = [make_job(delay=later) for _ in range(4)]
+    driver.run(driver.enqueue(waiting))
+    driver.run(driver.enqueue([make_job() for _ in range(30)]))
+    wanted = JobFilter(states=(JobState.SCHEDULED,), limit=3, most=10)
+    page = driver.run(driver.list_jobs(wanted))
+    oldest, *rest = sorted(job.id for job in waiting)
+    assert [job.id for job in page.jobs] == rest[::-1]
+    assert not page.is_cut
+    page = driver.run(driver.list_jobs(msgspec.structs.replace(wanted, after=page.next)))
+    assert [job.id for job in page.jobs] == [oldest]
+    assert page.next is None
+    # Where they are very many, the list walks over all jobs, as for other states.
+    monkeypatch.setattr(reads, "_MOST_WAITING", 3)
+    page = driver.run(driver.list_jobs(wanted))
+    assert page.jobs == ()
+    assert page.is_cut
+    assert page.next is not None
 
 
 def test_lists_find_what_is_rare_among_much(driver: SqliteDriver) -> None:

@@ -168,10 +168,10 @@ class WorkerRules(BothStores):
     @precondition(lambda self: self.ledger.owners)
     @rule(data=st.data(), to=targets)
     def finish_by_a_zombie(self, data: st.DataObject, to: JobState) -> None:
-        """Somebody who is not the owner (any more) finishes a running job."""
+        """A session that is not the owner (any more) finishes a running job."""
         owned = data.draw(st.sampled_from(sorted(self.ledger.owners)))
         others = [ref.token for ref in self.refs if ref.token != self.ledger.owners[owned]]
-        # Of the job's own earlier claims, of another job's, or of nobody.
+        # Of the job's own earlier claims, of another job's, or unknown.
         mine = [ref.token for ref in self.refs if ref.id == owned and ref.token in others]
         token = data.draw(st.sampled_from([*mine * 3, *others[-3:], self.token()]))
         self.finish(self.outcomes([ClaimRef(owned, token)], to, delay=0, counts=True))

@@ -67,7 +67,7 @@ def test_options_are_the_ones_of_using(web: Web) -> None:
         ([], 422, "invalid"),
     ],
 )
-def test_what_cannot_be_enqueued_is_a_problem_that_says_why(
+def test_a_refused_enqueue_is_a_problem_document_with_a_reason(
     make_web: Callable[..., Web], body: object, status: int, code: str
 ) -> None:
     web = make_web()
@@ -131,7 +131,7 @@ def test_many_are_stored_whole_or_not_at_all(web: Web) -> None:
     assert [job["is_new"] for job in done.json()["jobs"]] == [True] * 30
 
 
-def test_prefer_wait_gives_up_and_says_so(web: Web) -> None:
+def test_prefer_wait_reports_its_timeout(web: Web) -> None:
     answer = web.api(
         "POST", "/jobs", {"task": "shop.add", "args": {"a": 1}}, headers={"prefer": "wait=0"}
     )
@@ -216,7 +216,7 @@ def test_a_job_that_has_not_changed_is_not_sent_again(web: Web) -> None:
     assert web.api("GET", f"/jobs/{job.id}", headers=tag).json()["state"] == "cancelled"
 
 
-def test_why_says_it_in_words(web: Web) -> None:
+def test_why_explains_in_words(web: Web) -> None:
     job = web.add.enqueue(1)
     assert "No worker serves its queue 'default'" in web.api("GET", f"/jobs/{job.id}/why").json()["why"]
 

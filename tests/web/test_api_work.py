@@ -111,7 +111,7 @@ def test_a_claim_waits_for_a_job(web: Web) -> None:
 def test_a_claim_that_fails_halfway_gives_back_what_it_took(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client never hears of those jobs, and their leases may be long."""
+    """The client never gets those jobs, and their leases may be long."""
     jobs = web.app.enqueue_many([web.add.bind(n) for n in range(3)])
     driver = web.app.ready()
     claim, calls = driver.claim, itertools.count(1)
@@ -173,7 +173,7 @@ ENDINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("first", ENDINGS)
 def test_only_the_same_end_of_a_claim_may_be_repeated(web: Web, first: str) -> None:
-    """A second end of another kind is not recorded, so its sender must hear that."""
+    """A second end of another kind is not recorded, so its sender must get an error."""
     job = web.add.enqueue(1)
     [claim] = web.claim()
     token = {"token": claim["token"]}

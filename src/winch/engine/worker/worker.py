@@ -323,6 +323,9 @@ class Worker:
         self._is_quiet = is_quiet
         if self._services:
             self._fetcher.quiet(is_quiet)
+        for service in self._services:
+            if isinstance(service, UsageWriter):
+                service.end_idling()  # people look at once
 
     async def drain(self, grace: float) -> int:
         """Stop claiming, let running jobs end, release the rest, all within `grace` seconds. What still
