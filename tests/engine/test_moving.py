@@ -203,7 +203,7 @@ def test_a_member_that_is_slow_across_the_way_back_follows_it(
         pair.complete(pair.source, got)
 
 
-def test_members_are_numbered_anew_while_producers_are_held(
+def test_members_are_renumbered_while_producers_are_held(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A number that is drawn before could be lower than that of a member stored meanwhile."""

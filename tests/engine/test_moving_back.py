@@ -222,9 +222,7 @@ def _dying(true_run: Callable[..., object], verb: str, is_applied: bool) -> Call
     return run
 
 
-def test_members_are_numbered_anew_on_the_way_back_too(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_are_renumbered_on_the_way_back_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     stores: list[Driver] = []
     true_prepare = Carrier.prepare
 

@@ -410,7 +410,7 @@ def test_a_job_whose_worker_dies_before_it_learns_of_it_is_rescued(store: Store)
     assert [claim.id for claim in store.claim(store.session())] == [job]
 
 
-def test_every_job_is_had_by_one_worker_once(store: Store) -> None:
+def test_every_job_goes_to_exactly_one_worker(store: Store) -> None:
     """Workers that wait, are rung for, run out of time and are roused, all at once, and producers beside
     them that store single jobs and some at a time."""
     wanted = 300

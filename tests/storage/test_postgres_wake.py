@@ -71,7 +71,7 @@ def heard(conn: psycopg.Connection[Any], seconds: float = 0.2) -> list[str]:
     return [notify.payload for notify in conn.notifies(timeout=seconds)]
 
 
-def test_a_job_of_another_process_is_heard_at_once(store: Store) -> None:
+def test_a_job_of_another_process_wakes_a_waiter_at_once(store: Store) -> None:
     """The other process prints when it committed, by the same monotonic clock."""
     script = textwrap.dedent(
         f"""
