@@ -318,7 +318,7 @@ class Simulation:
         producer = Wire(self.store, self, 1)
         surroundings = Surroundings(
             clock=self.clock,
-            entropy=self.rng.randbytes,
+            random_bytes=self.rng.randbytes,
             run=operation.run,
             arun=functools.partial(operation.arun, wait=_apause),
         )

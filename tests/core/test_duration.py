@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from winch.core.errors import ConfigError
-from winch.core.values.duration import format_duration, parse_duration
+from winch.core.values.duration import format_duration, parse_duration, rounded
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,11 @@ def test_a_formatted_duration_parses_back_to_at_most_the_value(value: timedelta)
     again = parse_duration(format_duration(value))
     assert again <= value
     assert format_duration(again) == format_duration(value)
+
+
+@pytest.mark.parametrize(
+    "seconds, expected",
+    [(0, "0ms"), (0.00383, "4ms"), (1.25, "1.2s"), (59.9, "59s"), (185.7, "3m 5s"), (-3, "0ms")],
+)
+def test_a_rounded_duration_is_as_exact_as_people_read_it(seconds: float, expected: str) -> None:
+    assert rounded(timedelta(seconds=seconds)) == expected

@@ -114,7 +114,7 @@ def test_a_job_that_fails_for_good_is_undone_in_reverse(app: App, shop: Shop) ->
         assert job.refresh().state is JobState.DEAD
         assert "failed 2 times" in job.why()
         assert "end broke" in job.why()
-        assert whats(job) == ["slept", "failed", "unwinding", "failed"]
+        assert whats(job) == ["slept", "failed", "compensating", "failed"]
         assert not job.record.has_undo
     done = ["reserve 7", "charge 7", "mail ch-7", "ship"]
     assert shop.did == [*done, "recall", "refund ch-7", "release 7"]

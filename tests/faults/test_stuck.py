@@ -68,7 +68,7 @@ def test_a_blocked_loop_is_killed_and_only_the_late_job_is_charged(
         stage.until_final()
 
         [dead] = stage.jobs([job])
-        # The first time it took its process along; alone in a cell it fails like any other.
+        # The first time it took its process along; alone in a process it fails like any other.
         assert [entry.what for entry in dead.history] == ["crashed", "failed"]
         assert "timed out" in str(dead.history[0].error)
         assert dead.error is not None

@@ -48,6 +48,7 @@ from tests.model.scopes import (
     FIFO_HANDED,
     FIFO_KEY,
     GATE_HOMES,
+    HANDED,
     KEY_MOVES,
     LATE_BEATS,
     LATE_NAMES,
@@ -529,6 +530,18 @@ BROKEN: tuple[Case, ...] = (
         Rule.LIMIT,
         ROWS_GO,
         LimitDesign(when_gone="goes on"),
+    ),
+    _limit_breaks(
+        "a producer hands a job over without the gate's lock",
+        Rule.LIMIT,
+        HANDED,
+        LimitDesign(ends="beside a claim", hands_over="without a lock"),
+    ),
+    _limit_breaks(
+        "a producer counts permits before it has the gate",
+        Rule.LIMIT,
+        HANDED,
+        LimitDesign(ends="beside a claim", hands_over="before the lock"),
     ),
     _at_once_breaks("a session counts once, however many jobs it runs", AtOnceDesign(counts="one")),
     _at_once_breaks(

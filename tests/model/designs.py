@@ -43,6 +43,8 @@ from tests.model.scopes import (
     FIFO_KEY,
     FIFO_OF_THREE,
     GATE_HOMES,
+    HANDED,
+    HANDED_ROWS,
     HTTP_BATCHES,
     HTTP_SESSION,
     KEY_MOVES,
@@ -121,6 +123,19 @@ HOLDS: tuple[Case, ...] = (
             events=("has waited for the ends", "leaves it ready", "leaves it blocked"),
         )
         for s in (LIMIT_OF_ONE, LIMIT_OF_TWO)
+    ),
+    *(
+        Case(
+            "the protocol",
+            s.name,
+            None,
+            partial(
+                explore,
+                LimitModel(LimitDesign(ends="beside a claim", hands_over="after the lock"), s),
+            ),
+            events=("hand-over of job 2 under a takes it", "hand-over of job 2 under a leaves it ready"),
+        )
+        for s in (HANDED, HANDED_ROWS)
     ),
     Case(
         "the protocol",

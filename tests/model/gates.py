@@ -21,6 +21,8 @@ from tests.model.explore import Rule, Step
 from tests.model.store import FINAL
 
 UNREAD = -1
+# A hand-over is of a producer, whose job is stored as claimed.
+TAKERS = ("claim", "hand-over")
 
 
 class Claim(NamedTuple):
@@ -84,7 +86,7 @@ def _is_gate_locked(under_way: Transactions, by: Transaction | None = None) -> b
         and not (
             by is not None
             and other.is_sharing
-            and (by.verb == "finish" or (by.verb == "claim" and other.verb == "finish"))
+            and (by.verb == "finish" or (by.verb in TAKERS and other.verb == "finish"))
         )
         for other in under_way
     )
@@ -113,6 +115,9 @@ class LimitDesign:
     blocks: Literal["alone, counted again", "alone", "beside ends"] = "alone, counted again"
     # What a transaction does that has waited for the gate's row, when the row is gone after the wait.
     when_gone: Literal["locks again", "goes on"] = "locks again"
+    # How a producer counts permits for a job that it stores as claimed. It waits for no lock: instead of
+    # that, and where the gate is closed, it stores the job as ready.
+    hands_over: Literal["no", "after the lock", "before the lock", "without a lock"] = "no"
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,7 @@ class LimitScope:
     resends: int = 1
     restarts: int = 0
     removes: bool = False  # the end of the last claim removes the gate's row
+    unstored: int = 0  # of the jobs: a producer is about to store them
 
 
 class LimitState(NamedTuple):
@@ -150,7 +156,8 @@ class LimitModel:
         self.scope = scope
 
     def initial(self) -> LimitState:
-        return LimitState(jobs=(Row(),) * self.scope.jobs)
+        unstored = (Row("unstored"),) * self.scope.unstored
+        return LimitState(jobs=(Row(),) * (self.scope.jobs - self.scope.unstored) + unstored)
 
     def is_settled(self, state: LimitState) -> bool:
         return all(row.state == "completed" for row in state.jobs)
@@ -171,6 +178,9 @@ class LimitModel:
         yield from self._beginnings(state)
         for transaction in dict.fromkeys(state.under_way):
             others = state._replace(under_way=_removed(state.under_way, transaction))
+            if transaction.verb == "hand-over":
+                ready = _changed(state.jobs, transaction.claim.job, Row())
+                yield Step(f"{transaction} leaves it ready", others._replace(jobs=ready))
             yield from self._proceed(others, transaction)
         if state.restarts < self.scope.restarts and state.under_way:
             # Workers send an unanswered finish again; the process of a claim or a rescue is gone.
@@ -189,6 +199,11 @@ class LimitModel:
         claims = [t.claim for t in state.under_way if t.verb == "claim"]
         rescues = [t.claim for t in state.under_way if t.verb == "rescue"]
         for number, row in enumerate(state.jobs):
+            if row.state == "unstored" and not any(t.claim.job == number for t in state.under_way):
+                ready = _changed(state.jobs, number, Row())
+                yield Step(f"job {number + 1} is stored", state._replace(jobs=ready))
+                if self.design.hands_over != "no":
+                    yield from self._proceed(state, Transaction("hand-over", Claim(number, 1)))
             # Two claims of one job at a time add nothing: the second passes over the locked row.
             claim = Claim(number, row.token + 1)
             if row.state == "ready" and len(claims) < self.scope.claims and claim not in claims:
@@ -213,9 +228,11 @@ class LimitModel:
             under_way = _added(state.under_way, after)
             return Step(f"{transaction} {label}", state._replace(under_way=under_way))
 
-        is_taker = transaction.verb == "claim"
+        is_taker = transaction.verb in TAKERS
         number = transaction.claim.job
-        if self.design.reads == "with the lock" and transaction.read == UNREAD:
+        is_handed = transaction.verb == "hand-over"
+        reads_first = is_handed and self.design.hands_over == "before the lock"
+        if (self.design.reads == "with the lock" or reads_first) and transaction.read == UNREAD:
             count = self._read(state, transaction)
             yield then("begins, its snapshot taken", transaction._replace(read=count))
             return
@@ -225,11 +242,12 @@ class LimitModel:
                 yield then("locks the job", transaction._replace(has_job=True))
             return
         locks = self.design.locks == "all" or (self.design.locks == "takers" and is_taker)
+        locks = locks and not (is_handed and self.design.hands_over == "without a lock")
         if locks and not transaction.has_gate and self.scope.removes:
             yield from self._lock_row(state, transaction)
             return
         if locks and not transaction.has_gate:
-            is_sharing = self.design.ends == "beside a claim" and transaction.verb in ("claim", "finish")
+            is_sharing = self.design.ends == "beside a claim" and transaction.verb in (*TAKERS, "finish")
             if not _is_gate_locked(state.under_way, transaction if is_sharing else None):
                 yield then("locks the gate", transaction._replace(has_gate=True, is_sharing=is_sharing))
             return
@@ -242,6 +260,8 @@ class LimitModel:
             yield then(found, transaction._replace(read=count))
             return
         is_closed = is_taker and transaction.read >= self.scope.limit
+        if is_closed and is_handed:
+            return  # it has left it ready
         if is_closed and transaction.is_sharing and self.design.blocks != "beside ends":
             if not _is_gate_locked(state.under_way):
                 counted = self.design.blocks == "alone"
@@ -285,7 +305,9 @@ class LimitModel:
 
     def _read(self, state: LimitState, transaction: Transaction) -> int:
         """Count the permits to take one; to return one, find the waiting job (0: none)."""
-        if transaction.verb == "claim":
+        if transaction.verb == "hand-over" and any(row.state == "blocked" for row in state.jobs):
+            return self.scope.limit  # it does not go before a job that waits
+        if transaction.verb in TAKERS:
             return len(state.permits)
         waiting = [n for n, row in enumerate(state.jobs) if row.state == "blocked"]
         return waiting[0] + 1 if waiting else 0
@@ -293,7 +315,8 @@ class LimitModel:
     def _take(self, state: LimitState, transaction: Transaction) -> Step[LimitState]:
         claim = transaction.claim
         row = state.jobs[claim.job]
-        if row.state != "ready" or row.token + 1 != claim.token:
+        before = "unstored" if transaction.verb == "hand-over" else "ready"
+        if row.state != before or row.token + 1 != claim.token:
             return Step(f"{transaction} finds it gone", state)
         if transaction.read >= self.scope.limit:
             blocked = _changed(state.jobs, claim.job, row._replace(state="blocked"))

@@ -97,6 +97,11 @@ RULE_PARTS = PartsScope("a rule of a queue in every part")
 LIMIT_OF_ONE = LimitScope("limit of one", restarts=1)
 LIMIT_OF_TWO = LimitScope("limit of two", limit=2, jobs=3)
 ROWS_GO = LimitScope("gates whose rows are removed", jobs=3, rescues=0, resends=0, removes=True)
+# Producers that store a job as claimed where its gate has room.
+HANDED = LimitScope("jobs handed over under a limit", jobs=3, unstored=2, rescues=1, resends=0)
+HANDED_ROWS = LimitScope(
+    "jobs handed over, gates whose rows are removed", unstored=1, rescues=0, resends=0, removes=True
+)
 BATCH = BatchScope("batch")
 BATCH_DEATHS = BatchScope("batch, deaths", growths=1, rescues=1, rescue_limit=1, retries=1, restarts=1)
 BATCH_CANCEL = BatchScope("batch, cancel", growths=1, rescues=1, cancels=1, retries=1)

@@ -26,7 +26,7 @@ from tests.storage.postgres_kit import (
     new_token,
     recorded,
 )
-from winch.core.gates.uses import FIFO, GateUse, with_gates
+from winch.core.gates.uses import FIFO, RATE, GateUse, with_gates
 from winch.core.job import Claim
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.fast.handover import ClaimingPostgresBell
@@ -355,7 +355,8 @@ def test_a_claimed_job_starts_before_the_offer_is_withdrawn(store: Store) -> Non
         await bell.aclose()
         await store.driver.aclose()
 
-    job = new_job(options=with_gates(None, [GateUse("fifo:a", FIFO)]))
+    # A rate: such a job is never handed over.
+    job = new_job(options=with_gates(None, [GateUse("rate:t", RATE, "rate:t", n=5, per=1000)]))
     session = store.session()
     with connected(store.url) as looking:
         asyncio.run(work())

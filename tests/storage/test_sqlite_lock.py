@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.test_sqlite import make_job, make_session, make_token
+from tests.storage.sqlite_jobs import make_job, make_session, make_token
 from winch import App
 from winch.core.errors import StorageUnavailable
 from winch.core.lifecycle import JobState

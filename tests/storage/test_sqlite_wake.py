@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage.test_sqlite import make_job, make_session, make_token
+from tests.storage.sqlite_jobs import make_job, make_session, make_token
 from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage.test_sqlite import make_job
+from tests.storage.sqlite_jobs import make_job
 from winch.core.errors import ConfigError, StorageUnavailable
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.connections import writer

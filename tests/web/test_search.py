@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
+import re
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import quote_plus, unquote_plus
 
 import pytest
 
 from tests.web.kit import LoopThread, Web
-from winch import App, ConfigError, Keyring, Retry, Unique, chain
+from winch import App, ConfigError, Keyring, Limit, Retry, Unique, chain
 from winch.core.values.search import BOOK
 from winch.engine.base.search_index import YOUNG, sweep
 from winch.storage.kv_records import KvFilter
-from winch.storage.params import JobFilter, Page
+from winch.storage.params import ClaimParams, JobFilter, Page
 from winch.web import finding, search
 from winch.web.mount import build
 from winch.web.site import SiteConfig
@@ -247,3 +250,47 @@ def test_a_walk_takes_strides_that_fit_its_time(
             steps.send(cut)
     assert asked == strides
     assert (ended[0].scanned, ended[0].is_partial) == (sum(strides), True)
+
+
+def test_jobs_are_found_by_the_gate_at_which_they_wait(web: Web) -> None:
+    @web.app.task(name="media.cut", queue="media", limit=Limit(1, key="studio"))
+    def cut(studio: str) -> None: ...
+
+    @web.app.task(name="media.call", queue="media", scope="acme api")
+    def call() -> None: ...
+
+    jobs = {studio: [cut.enqueue(studio).id for _ in range(3)] for studio in ("a", "b")}
+    web.app.limits.trip("acme api", "10m")
+    held = call.enqueue()
+    web.serve("media", tasks=("media.cut", "media.call"))
+    driver = web.app.ready()
+    params = ClaimParams(
+        session="00000000-0000-4000-8000-000000000001", token="0" * 32, queues=("media",), limit=9,
+        tasks=("media.cut", "media.call"),
+    )  # fmt: skip
+    running = {claim.id for claim in driver.run(driver.claim(params))}
+    waiting = {studio: set(ids) - running for studio, ids in jobs.items()}
+    assert {studio: len(ids) for studio, ids in waiting.items()} == {"a": 2, "b": 2}
+    assert set(found(web, "gate:limit:media.cut:studio=a")) == waiting["a"]
+    assert set(found(web, "gate:limit:media.cut:studio")) == waiting["a"] | waiting["b"]
+    assert found(web, "state:blocked 'gate:scope:acme api'") == [held.id]
+    # The page of limits leads to them.
+    page = html.unescape(web.ask("GET", "/limits", headers={"accept": "text/html"}).text)
+    for gate, number in (("limit:media.cut:studio", 4), ("scope:acme api", 1)):
+        [address] = re.findall(
+            rf'href="/jobs\?q=([^"]*{re.escape(quote_plus(gate))}[^"]*)">{number}<', page
+        )
+        assert len(found(web, unquote_plus(address))) == number
+
+
+def test_a_running_job_is_found_by_how_long_it_has_run(web: Web) -> None:
+    job = web.add.enqueue(1)
+    web.serve("default", tasks=("shop.add",))
+    driver = web.app.ready()
+    params = ClaimParams(
+        session="00000000-0000-4000-8000-000000000001", token="0" * 32, queues=("default",), limit=1,
+        tasks=("shop.add",),
+    )  # fmt: skip
+    assert len(driver.run(driver.claim(params))) == 1
+    assert found(web, "state:running duration:<1h") == [job.id]
+    assert found(web, "state:running duration:>1h") == []
