@@ -182,7 +182,7 @@ def test_a_body_after_its_head_takes_the_fast_path(
 def test_a_body_in_many_pieces_is_parsed_once(
     addresses: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a client with a long head and a byte at a time has the server parse the head each time."""
+    """Otherwise a client that sends a long head byte by byte makes the server parse it each time."""
     heads: list[int] = []
 
     def counting(data: bytes) -> plain_requests.PlainRequest | None:
