@@ -309,7 +309,7 @@ def test_plain_jobs_between_gated_ones_are_claimed_by_the_same_statement(store: 
 
 
 def test_a_claim_that_waited_for_a_gate_takes_what_is_left_and_pays_for_no_more(store: Store) -> None:
-    """The candidates are gone when the claim has the lock. It reads again, and the rate counts its jobs."""
+    """The candidates are gone when the claim has the lock. It reads again; the rate counts its jobs."""
     driver, session = store.driver, store.session()
     ids = store.add(6, **gated(rate(FIXED, 100)))
     params = ClaimParams(session=session, token=new_token(), queues=("default",), limit=3)
