@@ -221,7 +221,7 @@ def test_groups_look_at_dead_jobs_only(store: Store) -> None:
 
 
 def test_only_inserts_are_ever_prepared(store: Store) -> None:
-    """A cached plan is one of the table as it was; see steps.py."""
+    """A cached plan is made for the table as it was; see statements.py."""
     session, (claim,) = claimed(store, 1)
     store.complete(claim)
     for _ in range(8):
@@ -285,7 +285,7 @@ def test_a_held_snapshot_is_named_and_claims_still_come(store: Store) -> None:
 
 
 def test_notes_are_planned_once_and_by_the_indexes(postgres_url: str) -> None:
-    """Their plan is made while the table is empty, and must not look through a full one."""
+    """PostgreSQL plans their statements on an empty table; the plan must not scan a full one."""
     store = Store(PostgresDriver.from_url(postgres_url))
     store.driver.migrate()
     with connected(postgres_url) as filler:
