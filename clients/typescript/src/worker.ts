@@ -251,8 +251,8 @@ export class Worker {
 
   /** Wait until nothing runs, for so long. */
   async #idle(ms: () => number, hurry?: AbortSignal): Promise<void> {
-    const began = Date.now();
-    while (this.#running.size > 0 && Date.now() - began < ms() && !hurry?.aborted) await pause(10);
+    const began = performance.now();
+    while (this.#running.size > 0 && performance.now() - began < ms() && !hurry?.aborted) await pause(10);
   }
 
   #lose(): void {
@@ -281,12 +281,12 @@ export class Worker {
   // -- the heartbeat -----------------------------------------------------------------------------------
 
   async #beat(over: AbortSignal): Promise<void> {
-    let began = Date.now();
+    let began = performance.now();
     for (;;) {
       // From the beginning of the last one: with a slow server a lease has as many heartbeats.
-      await pause(this.#session.beatEveryMs - (Date.now() - began), over);
+      await pause(this.#session.beatEveryMs - (performance.now() - began), over);
       if (over.aborted) return;
-      began = Date.now();
+      began = performance.now();
       try {
         await this.#beatOnce(over);
       } catch (error) {
