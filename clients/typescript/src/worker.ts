@@ -11,7 +11,9 @@ import type { Args, NewJob, Task } from "./task.js";
 
 const MOST_IN_CLAIM = 200;
 const MOST_ANSWERS = 100;
-const POLL_MS = 20_000;
+// Deno sends a request again when a kept connection breaks, a claim too. What the first one took goes back when the
+// second is answered, so its wait is short.
+const POLL_MS = 5_000;
 // How long handlers that were asked to stop have until their job, or the session, ends without them.
 const STOP_MS = 1000;
 // What a timer of JavaScript can hold: 24 days.
