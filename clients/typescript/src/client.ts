@@ -212,10 +212,14 @@ function parsed(text: string, status: number): unknown {
   }
 }
 
-/** What a failed fetch says of its cause, which has no headers and no path. */
+/** What a failed fetch says of its cause, without addresses: that of a request has the key of a session, and Deno names it. */
 function why(error: unknown): string {
+  return cause(error).replace(/[a-z]+:\/\/\S+|\S*\/sessions\/\S*/gi, "…");
+}
+
+function cause(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
-  const cause = error.cause;
+  const { cause } = error;
   if (cause instanceof Error) return (cause as { code?: string }).code ?? cause.message;
   return error.name === "AbortError" ? "it took too long, or was given up" : error.message;
 }
