@@ -175,11 +175,11 @@ def test_one_trace_from_python_to_node_and_back(sdk: Language, stage: Stage, sto
 
     async def story() -> tuple[int, Any, Any]:
         try:
-            return await told()
+            return await call_there_and_back()
         finally:
             await app.aclose()
 
-    async def told() -> tuple[int, Any, Any]:
+    async def call_there_and_back() -> tuple[int, Any, Any]:
         async with app.worker(queues=["back"], concurrency=1):
             runner = await asyncio.to_thread(
                 node, sdk, stage, serving, "there", {"node.there": {"run": actions}}
