@@ -314,6 +314,7 @@ def test_what_people_do_to_a_schedule_by_the_old_url_is_for_the_store_that_ticks
     assert [one.paused_at for one in schedules.list()] == [None]
     job = schedules.trigger("s")
     assert pair.ids(pair.target) == {job.id}
+    assert [run.job for run in schedules.history("s")] == [job.id]
     schedules.remove("s")
     for store in (pair.source, pair.target):
         assert store.run(store.schedules()).found == ()
