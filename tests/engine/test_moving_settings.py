@@ -353,3 +353,19 @@ def test_a_schedule_of_another_queue_stays(pair: Pair) -> None:
     names = [one.name for one in pair.app.schedules.list()]
     assert names == ["mail", "s"]
     assert row(pair.target, "mail").paused_at is None
+
+
+def test_a_process_that_knows_one_store_resumes_nothing_that_a_move_keeps_paused(pair: Pair) -> None:
+    pair.plain.enqueue(1)
+    pair.app.schedules.add("s", task="plain", every="1h", args={"n": 1})
+    pair.opened()
+    with pair.app_of(pair.source) as late:
+        for resume, name in ((late.queues.resume, "default"), (late.schedules.resume, "s")):
+            with pytest.raises(
+                ConfigError, match=f"keeps .* '{name}' paused while jobs move"
+            ):
+                resume(name)
+        over(pair)
+        late.queues.resume("default")
+        late.schedules.resume("s")
+    assert row(pair.source).paused_at is None
