@@ -13,7 +13,6 @@ from tests.engine.moving_kit import Pair, made_pair
 from winch import App
 from winch.core.errors import ConfigError
 from winch.core.gates.uses import GateSpec
-from winch.core.lifecycle import JobState
 from winch.core.values import search
 from winch.engine.base.operation import drive
 from winch.engine.base.search_index import found_under
@@ -341,7 +340,23 @@ def test_a_schedule_that_a_person_removes_there_does_not_come_again(pair: Pair) 
         there.schedules.remove("s")
     pair.mover.drain(route)
     assert pair.target.run(pair.target.schedules()).found == ()
-    assert pair.ids(pair.target, (JobState.READY,)) == set()
+    back(pair)
+    assert pair.source.run(pair.source.schedules()).found == ()
+
+
+def test_schedules_are_as_they_were_after_a_way_back(pair: Pair) -> None:
+    pair.app.schedules.add("s", task="plain", every="1h", args={"n": 1}, overlap="skip")
+    pair.app.schedules.add("late", task="plain", every="1h", args={"n": 1})
+    pair.app.schedules.pause("late", reason="by hand")
+    pair.mover.drain(pair.opened())
+    with pair.app_of(pair.target) as there:
+        there.task(name="plain")(pair.plain.fn)
+        there.schedules.add("new", task="plain", every="1h", args={"n": 1})
+        there.schedules.resume("late")
+    back(pair)
+    paused_at = {one.name: one.paused_at for one in pair.app.schedules.list()}
+    assert paused_at == {"late": None, "new": None, "s": None}
+    assert pair.target.run(pair.target.schedules()).found == ()
 
 
 def test_a_schedule_of_another_queue_stays(pair: Pair) -> None:
@@ -361,9 +376,7 @@ def test_a_process_that_knows_one_store_resumes_nothing_that_a_move_keeps_paused
     pair.opened()
     with pair.app_of(pair.source) as late:
         for resume, name in ((late.queues.resume, "default"), (late.schedules.resume, "s")):
-            with pytest.raises(
-                ConfigError, match=f"keeps .* '{name}' paused while jobs move"
-            ):
+            with pytest.raises(ConfigError, match=f"keeps .* '{name}' paused while jobs move"):
                 resume(name)
         over(pair)
         late.queues.resume("default")

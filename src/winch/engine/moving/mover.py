@@ -381,6 +381,7 @@ class Mover:
         self._resume(self.source, route)
         self._resume(self.target, route)
         schedules.forget_schedules(self.target)
+        schedules.forget_schedules(self.source)  # those that were removed in the target
         settings.forget_copies(self.source, self.target)
         self._forget_route(self.source, route.epoch)  # last: without it no other mover goes on here
         self._tell(f"back: all jobs are in {self.source.describe()} again")
