@@ -22,8 +22,11 @@ from winch.engine.moving.route import MoveStep, Scope
 from winch.engine.moving.schedules import TICKED_ELSEWHERE
 from winch.storage.decide.schedules import ScheduleRow, Tick
 from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
 from winch.web.tokens import Token, Tokens
+
+MAIL = Scope(queues=("mail",))
 
 
 @pytest.fixture
@@ -382,3 +385,36 @@ def test_a_process_that_knows_one_store_resumes_nothing_that_a_move_keeps_paused
         late.queues.resume("default")
         late.schedules.resume("s")
     assert row(pair.source).paused_at is None
+
+
+# -- signals -----------------------------------------------------------------------------------------
+
+
+def untaken(driver: Driver) -> list[str]:
+    return [one.id for one in driver.run(driver.untaken_signals())]
+
+
+def test_a_signal_that_no_job_has_taken_goes_and_comes_back(pair: Pair) -> None:
+    pair.plain.enqueue(1)
+    claims = pair.claims(pair.source)
+    pair.app.signal("approval:7", {"ok": True}, id="a")
+    route = pair.opened()
+    assert untaken(pair.source) == untaken(pair.target) == ["a"]
+    with pair.app_of(pair.source) as late:  # a process that knows of no move
+        late.signal("approval:8", {"ok": True}, id="b")
+    pair.complete(pair.source, claims)
+    pair.mover.drain(route)
+    assert (untaken(pair.source), untaken(pair.target)) == ([], ["a", "b"])
+    pair.plain.enqueue(2)
+    [claim] = pair.claims(pair.target)
+    ref = ClaimRef(claim.id, claim.token)
+    pair.target.run(pair.target.take_signal(ref, "approval:7", wanted_by="s"))
+    pair.complete(pair.target, [claim])
+    back(pair)
+    assert (untaken(pair.source), untaken(pair.target)) == (["b"], [])
+
+
+def test_with_one_queue_a_signal_stays_for_the_others(pair: Pair) -> None:
+    pair.app.signal("approval:7", {"ok": True}, id="a")
+    pair.mover.drain(pair.opened(MAIL))
+    assert untaken(pair.source) == untaken(pair.target) == ["a"]
