@@ -7,8 +7,8 @@ how long the jobs of a round wait and run.
     python scripts/screenshots.py [docs/images [build/shots]]
     python scripts/screenshots.py --million build/shots/million [1000000]
 
-The second folder gets every page: light, dark and as wide as a phone. With --million they are those of a
-store with a million jobs, which `million_store.py` fills.
+The second folder gets every page: light, dark, in high contrast, and as wide as a phone. With --million
+they are those of a store with a million jobs, which `million_store.py` fills.
 
 Needs `pip install -e '.[e2e]'` and a Chromium ($WINCH_TEST_CHROMIUM or on the PATH).
 """
@@ -58,7 +58,12 @@ PAGES = {
 }
 # Kept with the documentation.
 KEPT = ("overview", "jobs", "job", "flow")
-LOOKS = {"light": ("light", 1440), "dark": ("dark", 1440), "phone": ("light", 390)}
+LOOKS = {
+    "light": ("light", 1440),
+    "dark": ("dark", 1440),
+    "contrast": ("light", 1440),
+    "phone": ("light", 390),
+}
 TENANTS = ("acme", "globex", "initech", "umbrella")
 QUEUES = ["payments", "mail", "default", "reports"]
 MINUTES = 60
@@ -228,6 +233,8 @@ def pictures(
     browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
     for look, (theme, width) in LOOKS.items():
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        if look == "contrast":
+            context.add_cookies([{"name": "winch-theme", "value": look, "url": address}])
         page = context.new_page()
         for page_name, path in paths.items():
             page.goto(address + path)

@@ -220,7 +220,7 @@ def test_top_at_a_terminal_is_live_until_q(winch: Command, app: App) -> None:
         os.close(ours)
 
 
-def test_an_isolated_handler_uses_the_store_its_worker_was_told(winch: Command) -> None:
+def test_an_isolated_handler_uses_the_store_of_its_worker(winch: Command) -> None:
     elsewhere = f"sqlite:///{winch.folder / 'elsewhere.db'}"
     (winch.folder / "shop.py").write_text(textwrap.dedent(TASKS))
     for argv in (["migrate"], ["enqueue", "shop.sort"], ["worker", "--burst"]):

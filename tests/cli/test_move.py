@@ -53,7 +53,7 @@ def test_it_moves_and_is_cut_over(winch: Command, app: App, target: str) -> None
     assert winch("jobs", "show", after[0], "--json", url=target).json["result"] == 3
 
 
-def test_it_goes_back(winch: Command, app: App, target: str) -> None:
+def test_move_back_returns_every_job(winch: Command, app: App, target: str) -> None:
     winch.shop()
     [first] = enqueued(winch, 1)
     assert winch("move", "--to", target, "--yes").code == 0
@@ -105,7 +105,7 @@ def test_a_target_of_an_earlier_release_is_refused(winch: Command, app: App, tar
     older.close()
 
 
-def test_what_comes_late_to_the_old_store_is_fetched(winch: Command, app: App, target: str) -> None:
+def test_jobs_that_reach_the_source_late_are_moved(winch: Command, app: App, target: str) -> None:
     winch.shop()
     enqueued(winch, 1)
     assert winch("move", "--to", target, "--yes").code == 0
@@ -121,7 +121,7 @@ def test_what_comes_late_to_the_old_store_is_fetched(winch: Command, app: App, t
         assert (again.code, "was cut over to" in again.err) == (2, True)
 
 
-def test_it_asks_and_needs_a_target(winch: Command, app: App, target: str) -> None:
+def test_move_needs_a_target_and_a_confirmation(winch: Command, app: App, target: str) -> None:
     assert "--to URL" in winch("move").err
     assert winch("move", "--to", target).code == 2
     nothing = winch("move", "--to", target, "--resume")
@@ -142,7 +142,7 @@ def test_both_urls_may_name_one_store_once_the_move_is_over(
     assert (itself.code, "--to names the store that the jobs are in" in itself.err) == (2, True)
 
 
-def test_doctor_tells_who_ends_a_pause_of_a_move(winch: Command, app: App, target: str) -> None:
+def test_doctor_names_the_move_that_ends_a_pause(winch: Command, app: App, target: str) -> None:
     winch.shop()
     enqueued(winch, 1)
     app.schedules.add("s", task="shop.add", every="1h", args={"a": 1})

@@ -1,5 +1,5 @@
 """A real browser walks every page in both themes, wide and narrow: no error, no violation, nothing
-hidden from who cannot see. Slow; `make test-all` installs the browser where there is none."""
+hidden from screen readers. Slow; `make test-all` installs the browser where there is none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _listen(page: Any, wrong: list[str]) -> None:
     """Note what no page may do: complain, violate its own policy, open a dialog."""
     page.on(
         "console",
-        lambda said: wrong.append(f"{page.url}: {said.text}") if said.type == "error" else None,
+        lambda message: wrong.append(f"{page.url}: {message.text}") if message.type == "error" else None,
     )
     page.on("pageerror", lambda error: wrong.append(f"{page.url}: {error}"))
     page.on("dialog", lambda _: wrong.append(f"{page.url}: a dialog opened"))
@@ -207,6 +207,33 @@ def test_a_brush_over_a_chart_zooms_the_page(make_web: Any, browser: Any) -> Non
         page.locator("figure .numbers summary").first.click()
         assert page.locator("figure .numbers table tbody tr").count() > 10
     assert wrong == [], "no error, and no complaint of the content policy"
+
+
+def test_a_tooltip_shows_what_the_table_shows(make_web: Any, browser: Any) -> None:
+    """Lengths of time and counts have one form, whether the script or the server writes them."""
+    web: Web = make_web("sqlite")
+    prepare(web.app)
+    compared: set[str] = set()
+    with serving(web.app) as address:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto(f"{address}/")
+        page.locator(".u-over").nth(1).wait_for()
+        for chart in page.locator("figure[data-chart]").all()[:2]:
+            rows = {
+                row[0]: row[1:]
+                for row in chart.locator("tbody tr").evaluate_all(
+                    "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
+                )
+            }
+            box = chart.locator(".u-over").bounding_box()
+            for share in (0.1, 0.55, 0.7, 0.8, 0.9, 0.95):
+                page.mouse.move(box["x"] + box["width"] * share, box["y"] + 20)
+                tip = chart.locator(".tip:not([hidden])")
+                tip.wait_for()
+                values = tip.locator("em").all_text_contents()
+                assert values == rows[tip.locator("b").text_content()]
+                compared |= {value.rpartition(" ")[2] for value in values}
+    assert {"ms", "s"} <= compared, compared
 
 
 # Findings, their words and their remedies that a reader does not see: above, below or under something.

@@ -14,8 +14,8 @@ from winch import Retry
 from winch.core.lifecycle import JobState
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef
-from winch.web.draw.charts import ChartRow, lines
-from winch.web.pages.show import percent
+from winch.web.draw.charts import ChartRow, drawn
+from winch.web.pages.show import percent, share
 
 HTML = {"accept": "text/html"}
 
@@ -28,7 +28,7 @@ def text_of(web: Web, path: str) -> str:
 
 @pytest.mark.parametrize("top", [0.0004, 0.7, 3.0, 90, 119, 300, 433, 500, 1000, 7000, 9000, 86_000])
 def test_ticks_of_time_are_round_in_the_unit_that_is_shown(top: float) -> None:
-    chart = lines("t", [ChartRow("p50", "tone-a", [top])], ["now"], "s", unit="s")
+    chart = drawn("t", [ChartRow("p50", "tone-a", [top])], ["now"], "s", unit="s")
     ticks = re.findall(r'text-anchor="end">([\d.]+) (?:ms|s|m|h)</text>', chart.svg)
     assert 1 <= len(ticks) <= 5
     for tick in ticks:
@@ -38,6 +38,8 @@ def test_ticks_of_time_are_round_in_the_unit_that_is_shown(top: float) -> None:
 def test_a_share_has_one_decimal() -> None:
     shown = [percent(value) for value in (2.3333333333333335, 40, 40.0, 99.96, 0)]
     assert shown == ["2.3 %", "40 %", "40 %", "100 %", "0 %"]
+    column = [share(value) for value in (2.3333333333333335, 1, 0, 0.01, 99.9, 100)]
+    assert column == ["2.3 %", "1.0 %", "0 %", "< 0.1 %", "99.9 %", "100 %"]
 
 
 def test_progress_is_shown_with_one_decimal(make_web: Callable[..., Web]) -> None:

@@ -1,11 +1,13 @@
-"""Flows as pictures, jobs by hand, lists to take away, and the forms for queues and schedules."""
+"""Flows as pictures, jobs from a form, lists to download, and the forms for queues and schedules."""
 
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -234,8 +236,8 @@ def test_a_queue_and_a_schedule_are_set_by_forms(web: Web) -> None:
         return web.ask("POST", path, data=data, headers=HTML).status_code
 
     assert send("/queues/default/settings", max_depth="9", backoff="30s", on_full="shed") == 303
-    said = web.api("GET", "/queues/default/settings").json()["settings"]
-    assert (said["max_depth"], said["backoff"], said["on_full"]) == (9, "30s", "shed")
+    settings = web.api("GET", "/queues/default/settings").json()["settings"]
+    assert (settings["max_depth"], settings["backoff"], settings["on_full"]) == (9, "30s", "shed")
     assert 'value="9"' in web.ask("GET", "/queues/default", headers=HTML).text
     words = "exponential 2s factor=2 max=5m jitter=full"
     assert send("/queues/default/settings", backoff=words) == 303
@@ -317,3 +319,29 @@ def test_one_job_is_not_called_jobs(make_web: Callable[..., Web]) -> None:
         asked = web.ask("POST", path, data=body, headers=HTML).text
         assert "1 job" in asked, path
         assert "1 jobs" not in asked, path
+
+
+def test_what_is_copied_as_curl_runs_in_a_shell(make_web: Callable[..., Web]) -> None:
+    """The whole address, quoted; and the token of the environment where the server asks for one."""
+    web = make_web("sqlite")
+    job = web.add.enqueue(1, b=2)
+    made = winch.flow("two")
+    made.add(web.add.bind(1))
+    flow = made.enqueue()
+    for path, name in (
+        (f"/jobs/{job.id}", f"/api/v1/jobs/{job.id}"),
+        (f"/flows/{flow.id}", f"/api/v1/flows/{flow.id}"),
+        ("/jobs?q=error:it's+%22bad%22", "/api/v1/jobs?q="),
+    ):
+        text = html.unescape(web.ask("GET", path, headers=HTML).text)
+        found = [line for line in re.findall(r">(curl [^<]+)<", text) if name in line]
+        assert found, path
+        for line in found:
+            words = shlex.split(line)
+            assert words[-1].startswith(f"http://localhost{name}"), line
+    wide = make_web("sqlite", auth="tokens")
+    token = wide.token("admin")
+    job = wide.add.enqueue(1)
+    text = wide.ask("GET", f"/jobs/{job.id}", headers=HTML, token=token).text
+    assert "Authorization: Bearer $WINCH_TOKEN" in html.unescape(text)
+    assert token not in text

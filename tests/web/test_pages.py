@@ -13,7 +13,7 @@ import winch
 from tests.web.kit import OWN, Web
 from winch import JobState
 from winch.core.job import Entry, Failure, JobRecord
-from winch.web.draw.charts import ChartRow, bars, lines, tick_text, ticks, time_ticks
+from winch.web.draw.charts import ChartRow, drawn, tick_text, ticks, time_ticks
 from winch.web.draw.timeline import phases, timeline
 from winch.web.mount import ROUTES, asgi
 from winch.web.pages.base import NAV
@@ -296,8 +296,8 @@ def test_a_large_payload_gives_a_small_page(make_web: Callable[..., Web]) -> Non
 
 
 def test_spans_in_words() -> None:
-    told = [span(value) for value in (None, 0, 0.0004, 0.25, 3.21, 45, 200, 3700, 90_000, 400_000)]
-    assert told == [
+    texts = [span(value) for value in (None, 0, 0.0004, 0.25, 3.21, 45, 200, 3700, 90_000, 400_000)]
+    assert texts == [
         "–",
         "0 s",
         "400 µs",
@@ -318,12 +318,12 @@ def test_values_in_words() -> None:
 
 
 def test_a_chart_has_no_style_and_a_sentence() -> None:
-    chart = bars("T", [ChartRow("<b>", "tone-dead", [1, 0, 3])], ["a", "b", "<i>"], 'said "so"')
-    assert 'aria-label="said &#34;so&#34;"' in chart.svg
+    chart = drawn("T", [ChartRow("<b>", "tone-dead", [1, 0, 3], "bars")], ["a", "b", "<i>"], 'a "quote"')
+    assert 'aria-label="a &#34;quote&#34;"' in chart.svg
     assert "style=" not in chart.svg
     assert "<i>" not in chart.svg
     assert not chart.is_empty
-    assert lines("T", [ChartRow("x", "tone-a", [None, None])], ["a", "b"], "s").is_empty
+    assert drawn("T", [ChartRow("x", "tone-a", [None, None])], ["a", "b"], "s").is_empty
     assert [ticks(value)[-1] for value in (0, 1, 7, 23, 101)] == [1, 1, 8, 25, 125]
     assert ticks(3700) == [0, 1000, 2000, 3000, 4000]
     assert ticks(44, "s") == [0, 10, 20, 30, 40, 50]
@@ -408,6 +408,10 @@ def test_the_timeline_of_a_job_that_failed_and_then_worked() -> None:
     assert [track.lane.count("<rect") for track in drawn.tracks] == [1, 1, 1, 1, 1]
     assert drawn.marks == ["0 s", "2 s", "4 s", "6 s", "8 s", "10 s", "12 s"]
     assert drawn.words == "12 s: 8.0 s waiting, 4.0 s running"
+    waits = record(state=JobState.RETRYING, attempt=1, run_at=at(95), history=(failed,))
+    assert timeline(phases(waits, at(10), ""), at(10)).words == (
+        "10 s so far: 8.0 s waiting, 2.0 s running"
+    ), "what is still to come is not counted"
     skewed = record(state=JobState.RUNNING, attempt=1, claimed_at=at(-5))
     assert all(p.end >= p.start for p in phases(skewed, at(1), ""))
 

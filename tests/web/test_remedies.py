@@ -1,9 +1,10 @@
-"""What pages say about causes: a late queue, a worker that grows, charts by worker, tenants' time, and
+"""What pages show about causes: a late queue, a worker that grows, charts by worker, tenants' time, and
 replays of the dead jobs of a day."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,10 +20,11 @@ from tests.web.test_pages import HTML
 from winch import JobState
 from winch.core.errors import ConfigError
 from winch.core.policy.alerting import AlertRules
+from winch.engine.observe.queue_samples import QueueSample, Sample
 from winch.engine.observe.throughput import MINUTE, Series, TaskRate
 from winch.engine.observe.usage import MIB, ProcessUsage
 from winch.storage.params import QueueInfo
-from winch.web.pages import health, show
+from winch.web.pages import figures, health, show
 from winch.web.pages.dead import died
 from winch.web.pages.health import health_of, reasons_of
 
@@ -48,7 +50,7 @@ def usage(*sizes: int, limit: int | None = None) -> ProcessUsage:
         ((), None),
     ],
 )
-def test_a_leak_is_told_from_a_start_and_from_noise(
+def test_a_leak_is_distinguished_from_a_start_and_from_noise(
     sizes: tuple[int, ...], grows: tuple[int, int, float] | None
 ) -> None:
     growth = usage(*sizes).growth if sizes else ProcessUsage(cpu=0, memory=0, at=NOW).growth
@@ -74,8 +76,9 @@ def reasons(one: QueueInfo, *rates: TaskRate, busy: int = 1) -> list[tuple[str, 
     return [(reason.text, reason.remedy) for reason in reasons_of(one, sessions, rates, link)]
 
 
-def test_a_late_queue_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "recent_minutes", lambda: 5.0)  # the newest minute is over
+def test_a_late_queue_shows_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (health, figures):  # the newest minute is over
+        monkeypatch.setattr(module, "recent_minutes", lambda: 5.0)
     late = queue("pay", 90, 252)
     usual = [TaskRate(completed=100, enqueued=100, run_seconds=40)] * 5
     assert reasons(late) == [("90 jobs are ready; 3 of 4 slots are free", "See the queue")]
@@ -92,6 +95,68 @@ def test_a_late_queue_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     held = queue("pay", 3, 252)
     held.counts[JobState.BLOCKED] = 40  # type: ignore[index]
     assert reasons(held)[0] == ("40 of its jobs wait at a limit", "See the limits")
+
+
+def test_jobs_of_producers_that_count_nothing_still_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application that only enqueues writes no rates: its jobs show in what ends and what waits."""
+    for module in (health, figures):
+        monkeypatch.setattr(module, "recent_minutes", lambda: 5.0)
+    now = 1_800_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    one = queue("pay", 900, 1)
+    before = Sample(queues={"pay": QueueSample(400, 0)}, slots=0, busy=0, at=now - 300)
+    ends = TaskRate(completed=500)
+    assert figures.arriving(ends, one, None) == 0
+    assert figures.arriving(ends, one, before) == 200  # 100 end in a minute, and 100 more wait
+    assert figures.drains_in(one, 100, 200) == "growing"
+    shrinks = Sample(queues={"pay": QueueSample(1150, 0)}, slots=0, busy=0, at=now - 300)
+    assert figures.arriving(ends, one, shrinks) == 50
+    assert figures.drains_in(one, 100, 50) == "~18 m"
+    # What workers have counted is never less.
+    assert figures.arriving(TaskRate(completed=500, enqueued=600), one, shrinks) == 120
+    found = reasons_of(one, (session("w", "pay", slots=9),), [ends, *[TaskRate()] * 4], link, before)
+    assert found[0].text == "200 jobs come in a minute, 100 attempts end"
+
+
+def test_a_sample_of_minutes_ago_is_read(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite")
+    prepare(web.app)
+    now = datetime.now(UTC).timestamp()
+    sample = web.app.client.run(figures.read_before(web.app.driver, now))
+    assert sample is not None
+    assert 4 * 60 <= now - sample.at <= 6 * 60
+    assert sample.queues["payments"].ready > 600
+    later = web.app.client.run(figures.read_before(web.app.driver, now + 1200))
+    assert later is None, "nothing is known of the last minutes"
+
+
+def test_the_overview_and_a_queue_have_the_same_objective(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite")
+    prepare(web.app)
+    web.app.queues.configure("payments", max_age="30m")
+    web.app.queues.configure("mail", max_age="50ms")
+    overview = text_of(web.ask("GET", "/", headers=HTML).text)
+    assert "payments is late" not in overview
+    assert re.search(r"mail is late: .{2,10}, objective 50 ms", overview)
+    assert "its objective is 50 ms" in text_of(web.ask("GET", "/queues/mail", headers=HTML).text)
+    assert "Jobs wait" not in text_of(web.ask("GET", "/queues/payments", headers=HTML).text)
+
+
+def test_each_group_of_a_task_has_a_trend_of_its_own(make_web: Callable[..., Web]) -> None:
+    web = make_web("sqlite")
+    for words in ("ConnectionError: gone", "ValueError: no", "ValueError: no"):
+        job = web.add.enqueue(1)
+        [claim] = web.claim()
+        name, _, message = words.partition(": ")
+        given = {"token": claim["token"], "error": {"type": name, "message": message}, "is_final": True}
+        assert web.api("POST", f"/jobs/{job.id}/fail", given).status_code == 200
+    overview = web.ask("GET", "/", headers=HTML).text
+    listed = web.ask("GET", "/dead", headers=HTML).text
+    for name, number in (("ConnectionError", 1), ("ValueError", 2)):
+        for page in (overview, listed):
+            row = re.search(rf"<tr[^>]*>(?:(?!</tr>).)*{name}.*?</tr>", page, re.DOTALL)
+            assert row is not None, name
+            assert f'aria-label="{number} died in 24 hours' in row[0]
 
 
 def test_the_queue_that_is_later_comes_first() -> None:
@@ -123,9 +188,9 @@ def test_the_charts_of_a_queue_have_a_range(make_web: Callable[..., Web]) -> Non
 
     def ended(query: str) -> int:
         page = web.ask("GET", f"/queues/payments?{query}", headers=HTML).text
-        found = re.search(r"([\d,]+) attempts ended in ", text_of(page.replace('"', " ")))
+        found = re.search(r"([\d,]+) attempts completed and ([\d,]+) failed in ", page)
         assert found, page
-        return int(found[1].replace(",", ""))
+        return sum(int(number.replace(",", "")) for number in found.groups())
 
     now = int(datetime.now(UTC).timestamp())
     hour, quarter = ended(""), ended("range=15m")
@@ -172,7 +237,7 @@ def test_when_dead_jobs_died_is_a_day_of_the_pages_zone() -> None:
         show.ZONE.reset(token)
 
 
-def test_a_preview_of_a_slow_count_does_not_say_0(
+def test_a_preview_of_a_slow_count_does_not_show_0(
     make_web: Callable[..., Web], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web = make_web("sqlite")
@@ -206,7 +271,7 @@ def test_a_preview_counts_by_large_pages_whatever_the_pace(make_web: Callable[..
     assert asked == 1
 
 
-def test_a_preview_that_cannot_be_carried_out_says_why(make_web: Callable[..., Web]) -> None:
+def test_a_preview_that_cannot_be_carried_out_shows_the_reason(make_web: Callable[..., Web]) -> None:
     web = make_web("sqlite")
     prepare(web.app)  # by an app of its own: this server does not know the tasks
     op = Operator(web)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
+import re
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import quote_plus, unquote_plus
 
 import pytest
 
 from tests.web.kit import LoopThread, Web
-from winch import App, ConfigError, Keyring, Retry, Unique, chain
+from winch import App, ConfigError, Keyring, Limit, Retry, Unique, chain
 from winch.core.values.search import BOOK
 from winch.engine.base.search_index import YOUNG, sweep
 from winch.storage.kv_records import KvFilter
-from winch.storage.params import JobFilter, Page
+from winch.storage.params import ClaimParams, JobFilter, Page
 from winch.web import finding, search
 from winch.web.mount import build
 from winch.web.site import SiteConfig
@@ -37,9 +40,9 @@ def searching(app: App) -> None:
 def found(web: Web, q: str, **more: str) -> list[str]:
     answer = web.api("GET", "/jobs", params={"q": q, **more})
     assert answer.status_code == 200, answer.text
-    said = answer.json()
-    assert not said["is_partial"], said
-    return [job["id"] for job in said["jobs"]]
+    page = answer.json()
+    assert not page["is_partial"], page
+    return [job["id"] for job in page["jobs"]]
 
 
 def lines(app: App) -> int:
@@ -78,9 +81,9 @@ def test_an_index_goes_on_page_by_page(web: Web, no_walk: None, monkeypatch: pyt
     seen, cursor = [], None
     while True:
         params = {"q": "args.order_id:1", "limit": "2", **({"cursor": cursor} if cursor else {})}
-        said = web.api("GET", "/jobs", params=params).json()
-        seen += [job["id"] for job in said["jobs"]]
-        cursor = said["next"]
+        page = web.api("GET", "/jobs", params=params).json()
+        seen += [job["id"] for job in page["jobs"]]
+        cursor = page["next"]
         if cursor is None:
             break
     assert seen == sorted(jobs, reverse=True)
@@ -98,9 +101,9 @@ def test_an_argument_that_a_task_takes_undeclared_is_looked_for_in_the_latest(
     monkeypatch.setattr(finding, "MOST_SCANNED", 10)
     oldest = refund.enqueue(9)
     web.app.enqueue_many([refund.bind(n) for n in range(20, 60)])
-    said = web.api("GET", "/jobs", params={"q": "args.order_id:9"}).json()
-    assert said["is_partial"]
-    assert said["jobs"] == []
+    page = web.api("GET", "/jobs", params={"q": "args.order_id:9"}).json()
+    assert page["is_partial"]
+    assert page["jobs"] == []
     assert oldest.id not in found(web, "task:shop.charge args.order_id:9")
 
 
@@ -155,7 +158,7 @@ def test_values_of_encrypted_arguments_are_found_and_not_stored(
     searching(plain)
     plain.tasks.get("shop.ship").enqueue(1, "CANARY")
     terms = {_term(key) for key in _keys(plain)}
-    assert not terms & {_term(key) for key in _keys(before)}, "a term that anybody can make is stored"
+    assert not terms & {_term(key) for key in _keys(before)}, "a stored term can be made without the key"
     before.close()
     after = App(url, keys=Keyring({"k1": old, "k2": new}, current="k2"))
     searching(after)
@@ -247,3 +250,47 @@ def test_a_walk_takes_strides_that_fit_its_time(
             steps.send(cut)
     assert asked == strides
     assert (ended[0].scanned, ended[0].is_partial) == (sum(strides), True)
+
+
+def test_jobs_are_found_by_the_gate_at_which_they_wait(web: Web) -> None:
+    @web.app.task(name="media.cut", queue="media", limit=Limit(1, key="studio"))
+    def cut(studio: str) -> None: ...
+
+    @web.app.task(name="media.call", queue="media", scope="acme api")
+    def call() -> None: ...
+
+    jobs = {studio: [cut.enqueue(studio).id for _ in range(3)] for studio in ("a", "b")}
+    web.app.limits.trip("acme api", "10m")
+    held = call.enqueue()
+    web.serve("media", tasks=("media.cut", "media.call"))
+    driver = web.app.ready()
+    params = ClaimParams(
+        session="00000000-0000-4000-8000-000000000001", token="0" * 32, queues=("media",), limit=9,
+        tasks=("media.cut", "media.call"),
+    )  # fmt: skip
+    running = {claim.id for claim in driver.run(driver.claim(params))}
+    waiting = {studio: set(ids) - running for studio, ids in jobs.items()}
+    assert {studio: len(ids) for studio, ids in waiting.items()} == {"a": 2, "b": 2}
+    assert set(found(web, "gate:limit:media.cut:studio=a")) == waiting["a"]
+    assert set(found(web, "gate:limit:media.cut:studio")) == waiting["a"] | waiting["b"]
+    assert found(web, "state:blocked 'gate:scope:acme api'") == [held.id]
+    # The page of limits leads to them.
+    page = html.unescape(web.ask("GET", "/limits", headers={"accept": "text/html"}).text)
+    for gate, number in (("limit:media.cut:studio", 4), ("scope:acme api", 1)):
+        [address] = re.findall(
+            rf'href="/jobs\?q=([^"]*{re.escape(quote_plus(gate))}[^"]*)">{number}<', page
+        )
+        assert len(found(web, unquote_plus(address))) == number
+
+
+def test_a_running_job_is_found_by_how_long_it_has_run(web: Web) -> None:
+    job = web.add.enqueue(1)
+    web.serve("default", tasks=("shop.add",))
+    driver = web.app.ready()
+    params = ClaimParams(
+        session="00000000-0000-4000-8000-000000000001", token="0" * 32, queues=("default",), limit=1,
+        tasks=("shop.add",),
+    )  # fmt: skip
+    assert len(driver.run(driver.claim(params))) == 1
+    assert found(web, "state:running duration:<1h") == [job.id]
+    assert found(web, "state:running duration:>1h") == []

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from winch.core.errors import ConfigError, did_you_mean
+from winch.core.gates.uses import name_of_key
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.bounds import check_length, is_int
@@ -26,7 +27,7 @@ from winch.core.values.search import text_of
 from winch.storage.params import JobFilter
 
 WORDS = ("task", "state", "queue", "tag", "group", "id", "tenant", "worker", "error", "attempt",
-         "duration", "wait", "enqueued", "priority", "args.NAME")  # fmt: skip
+         "duration", "wait", "enqueued", "priority", "gate", "args.NAME")  # fmt: skip
 MAX_CHARS = 1000
 _STATES = tuple(str(state) for state in JobState)
 
@@ -175,6 +176,8 @@ def _test(name: str, value: str) -> Test:
             return lambda job: job.tenant == value
         case "worker":
             return lambda job: value in (job.session, *(entry.session for entry in job.history))
+        case "gate":
+            return lambda job: job.gate is not None and value in (job.gate, name_of_key(job.gate))
         case "error":
             wanted = value.lower()
             return lambda job: _is_in(wanted, _error_of(job), mask_text)
@@ -199,9 +202,12 @@ def _test(name: str, value: str) -> Test:
 
 
 def _took(job: JobRecord) -> timedelta | None:
-    if job.claimed_at is None or job.finished_at is None:
+    """How long the job ran, or has run so far."""
+    if job.claimed_at is None:
         return None
-    return job.finished_at - job.claimed_at
+    if job.state is JobState.RUNNING:
+        return datetime.now(UTC) - job.claimed_at
+    return None if job.finished_at is None else job.finished_at - job.claimed_at
 
 
 def _args_test(path: list[str], value: str) -> Test:

@@ -55,7 +55,7 @@ def dev(
     One process with readable logs: every job's start and end is a line. The dashboard is served beside
     it on this machine, where the extra is installed: pip install 'winch-jobs[web]'.
     """
-    os.environ[LOG_STYLE] = "short"  # for the children and cells, too
+    os.environ[LOG_STYLE] = "short"  # for the children and isolated children, too
     start_logging(verbose)
     dashboard = None
     if with_dashboard and is_installed():

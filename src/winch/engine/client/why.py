@@ -8,7 +8,7 @@ from datetime import timedelta
 import msgspec
 
 from winch.core.lifecycle import JobState
-from winch.core.values.duration import format_duration
+from winch.core.values.duration import format_duration, rounded
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.client.needs import NOTHING, START, Needs, needs_of, unmet
@@ -138,7 +138,7 @@ def _explain(facts: Facts, workers: Mapping[str, str], slots: int, start: str) -
 
 def _completed(facts: Facts) -> str:
     finished, claimed = facts.job.finished_at, facts.job.claimed_at
-    took = f", {_ago(finished - claimed)} after it was claimed" if finished and claimed else ""
+    took = f", {rounded(finished - claimed)} after it was claimed" if finished and claimed else ""
     return f"It completed at {finished:%Y-%m-%d %H:%M:%S} UTC{took}."
 
 
@@ -250,7 +250,7 @@ def _opens(facts: Facts) -> str:
         return "soon"
     if at <= facts.now:
         return "step by step, one probe first"
-    return f"at {at:%Y-%m-%d %H:%M:%S} UTC (in {_ago(at - facts.now)})"
+    return f"at {at:%Y-%m-%d %H:%M:%S} UTC (in {rounded(at - facts.now)})"
 
 
 def _running(facts: Facts) -> str:
@@ -264,13 +264,12 @@ def _running(facts: Facts) -> str:
         return f"Its worker {session.worker} is gone; the job is rescued at the next sweep.{asked}"
     if since < STARTS_WITHIN:
         return (
-            f"It was claimed {_ago(max(since, timedelta(0)))} ago by worker {session.worker} and may "
-            f"not have started: it starts, or goes back to its queue, within {_ago(STARTS_WITHIN)} of "
-            f"the claim.{asked}"
+            f"It was claimed {rounded(since)} ago by worker {session.worker} and may not have started: "
+            f"it starts, or goes back to its queue, within {rounded(STARTS_WITHIN)} of the claim.{asked}"
         )
     return (
-        f"It is running: attempt {job.attempt} on worker {session.worker} for {_ago(since)}; "
-        f"the lease lasts {_ago(left)} more.{asked}"
+        f"It is running: attempt {job.attempt} on worker {session.worker} for {rounded(since)}; "
+        f"the lease lasts {rounded(left)} more.{asked}"
     )
 
 
@@ -299,15 +298,7 @@ def _because(reason: str | None) -> str:
 def _moment(facts: Facts) -> str:
     wait = facts.job.run_at - facts.now
     at = f"{facts.job.run_at:%Y-%m-%d %H:%M:%S} UTC"
-    return f"{at} (in {_ago(wait)})" if wait > timedelta(0) else f"{at} (now due)"
-
-
-def _ago(span: timedelta) -> str:
-    """As exact as people read it: whole seconds from ten seconds on, whole milliseconds below."""
-    for unit in (timedelta(seconds=1), timedelta(milliseconds=1)):
-        if span >= 10 * unit:
-            return format_duration(span // unit * unit)
-    return format_duration(span)
+    return f"{at} (in {rounded(wait)})" if wait > timedelta(0) else f"{at} (now due)"
 
 
 def _short(message: str) -> str:

@@ -192,21 +192,6 @@ def _svg(parts: Sequence[Markup], summary: str) -> Markup:
     ).format(WIDTH, HEIGHT, summary, Markup("").join(parts))
 
 
-def bars(
-    title: str, rows: Sequence[ChartRow], labels: Sequence[str], summary: str, **more: Any
-) -> Chart:
-    """Stacked bars, one for each moment; `more` is what else a `Chart` has."""
-    solid = [ChartRow(row.name, row.tone, row.values, "bars") for row in rows]
-    return drawn(title, solid, labels, summary, **more)
-
-
-def lines(
-    title: str, rows: Sequence[ChartRow], labels: Sequence[str], summary: str, **more: Any
-) -> Chart:
-    """One line for each series; gaps stay gaps."""
-    return drawn(title, rows, labels, summary, **more)
-
-
 def drawn(
     title: str,
     rows: Sequence[ChartRow],
@@ -285,54 +270,3 @@ def _line(row: ChartRow, step: float, bottom: float, height: Callable[[float], f
                 )
             parts.append(Markup('<path class="line {}" d="M{}"/>').format(row.tone, path))
     return parts
-
-
-def spark(values: Sequence[float], title: str) -> Markup:
-    """A small picture for a cell of a table."""
-    width, height = 96.0, 22.0
-    top = max([*values, 1.0])
-    step = width / max(len(values), 1)
-    parts = [
-        Markup('<rect class="tone-ready" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/>').format(
-            place * step, height - value / top * height, max(step - 0.8, 0.8), value / top * height
-        )
-        for place, value in enumerate(values)
-        if value > 0
-    ]
-    return Markup(
-        '<svg class="spark" viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">{}</svg>'
-    ).format(width, height, title, Markup("").join(parts))
-
-
-def spark_line(values: Sequence[float], title: str, tone: str = "ready") -> Markup:
-    """A line for a cell of a table."""
-    width, height = 72.0, 18.0
-    top = max([*values, 1.0]) * 1.15
-    step = width / max(len(values) - 1, 1)
-    path = "L".join(
-        f"{n * step:.1f} {height - 1 - value / top * (height - 2):.1f}" for n, value in enumerate(values)
-    )
-    return Markup(
-        '<svg class="spark tone-{}" viewBox="0 0 {:g} {:g}" preserveAspectRatio="none" role="img" '
-        'aria-label="{}">{}</svg>'
-    ).format(tone, width, height, title, Markup('<path d="M{}"/>').format(path) if path else "")
-
-
-def trend(values: Sequence[float], title: str, tone: str = "dead") -> Markup:
-    """Bars on a line: how often something happened in each hour."""
-    width, height = 96.0, 24.0
-    top, step = max([*values, 1.0]), width / max(len(values), 1)
-    parts = [
-        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
-            place * step,
-            height - 1 - value / top * (height - 3),
-            max(step - 1, 1),
-            value / top * (height - 3),
-        )
-        for place, value in enumerate(values)
-        if value > 0
-    ]
-    return Markup(
-        '<svg class="trend tone-{}" viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">'
-        '<path d="M0 {:.1f}H{:g}"/>{}</svg>'
-    ).format(tone, width, height, title, height - 0.5, width, Markup("").join(parts))

@@ -206,7 +206,7 @@ def timeline(found: list[Phase], now: datetime) -> Timeline:
         Track(phase, *_LOOKS.get(phase.tone, ("ready", "ready")), _lane(phase, at, count, now))
         for phase in found
     ]
-    return Timeline(tracks, marks, _words(found))
+    return Timeline(tracks, marks, _words(found, now))
 
 
 def _lane(phase: Phase, at: Callable[[float], float], count: int, now: datetime) -> Markup:
@@ -241,15 +241,16 @@ def _lane(phase: Phase, at: Callable[[float], float], count: int, now: datetime)
     ).format(WIDTH, Markup("").join(parts))
 
 
-def _words(found: Sequence[Phase]) -> str:
-    """The whole in one line: how long it waited and how long it ran."""
+def _words(found: Sequence[Phase], now: datetime) -> str:
+    """The whole up to now in one line: how long it waited and how long it ran."""
     kinds = {"waiting": 0.0, "running": 0.0}
     for phase in found:
-        seconds = (phase.end - phase.start).total_seconds()
+        seconds = max((min(phase.end, now) - phase.start).total_seconds(), 0.0)
         if phase.kind == "attempt":
             kinds["running"] += seconds
         elif phase.kind == "wait":
             kinds["waiting"] += seconds
     total = sum(kinds.values())
     parts = ", ".join(f"{span(seconds)} {name}" for name, seconds in kinds.items() if seconds)
-    return f"{span(total)}: {parts}" if parts else ""
+    so_far = " so far" if any(phase.is_now for phase in found) else ""
+    return f"{span(total)}{so_far}: {parts}" if parts else ""

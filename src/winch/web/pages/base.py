@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -123,6 +124,16 @@ def link(request: Request, path: str, **query: Any) -> str:
     root = request.scope.get("root_path", "")
     given = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{root}{path}" + (f"?{urlencode(given)}" if given else "")
+
+
+def curl(call: WebCall, path: str, *words: str, **query: Any) -> str:
+    """A request to the API as a command that can be pasted into a shell. Where the server asks for a
+    token, the command takes the one of the environment."""
+    url = call.request.url
+    address = f"{url.scheme}://{url.netloc}{link(call.request, path, **query)}"
+    text = shlex.join(["curl", *words, address])
+    asks = call.site.config.auth == "tokens"
+    return f'{text} -H "Authorization: Bearer $WINCH_TOKEN"' if asks else text
 
 
 STORES = {

@@ -36,6 +36,7 @@ from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas.convert import group_out, job_detail, job_out
 from winch.web.schemas.operate import DiscardBody
 from winch.web.schemas.queues import ReplayBody
+from winch.web.site import CACHE_SECONDS
 
 HOURS = 24
 MOST_GROUPS = 200
@@ -59,7 +60,7 @@ async def list_page(call: WebCall) -> Response:
     query: DeadQuery = call.query
     groups = await visible_groups(call, query.task or None, query.queue or None, MOST_GROUPS)
     marks = await marks_for(call)
-    trends = await _trends(call, groups)
+    trends = await trends_of(call, groups)
     rows = [
         {
             "group": (out := group_out(group, marks.get(group.fingerprint, NO_MARK))),
@@ -87,12 +88,17 @@ async def list_page(call: WebCall) -> Response:
     )
 
 
-async def _trends(call: WebCall, groups: Sequence[DeadGroup]) -> Mapping[str, Sequence[int]]:
+async def trends_of(call: WebCall, groups: Sequence[DeadGroup]) -> Mapping[str, Sequence[int]]:
     """Deaths by the hour. They count all jobs of a group, so a narrowed caller gets none."""
     if call.access.is_narrow or not groups:
         return {}
     names = [group.fingerprint for group in groups]
-    return await call.site.app.dead.atrend(names, hours=HOURS)
+    found: Mapping[str, Sequence[int]] = await call.site.kept(
+        f"trends {' '.join(names)}",
+        lambda: call.site.app.dead.atrend(names, hours=HOURS),
+        CACHE_SECONDS,
+    )
+    return found
 
 
 def _trend(trends: Mapping[str, Sequence[int]], group: DeadGroup) -> Any:
@@ -129,7 +135,7 @@ async def group_page(call: WebCall, preview: dict[str, Any] | None = None, error
     if group is None:
         raise Problem("not-found", "no dead job is in this group any more")
     mark = (await marks_for(call)).get(fingerprint, NO_MARK)
-    values = (await _trends(call, [group])).get(fingerprint, ())
+    values = (await trends_of(call, [group])).get(fingerprint, ())
     shown_group = group_out(group, mark)
     return await page(
         call,

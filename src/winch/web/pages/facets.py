@@ -35,6 +35,7 @@ FIELDS: Mapping[str, str] = {
     "enqueued": "how long ago: <1h, >2d",
     "worker": "the session that ran it",
     "priority": "a number: >0",
+    "gate": "the limit or breaker at which it waits",
     "id": "one job",
     "group": "dead jobs of one cause",
     "args.NAME": "an argument: args.user_id:42",

@@ -21,6 +21,7 @@ from winch.web.pages.show import clock, span
 
 if TYPE_CHECKING:
     from winch.storage.protocol import Driver
+    from winch.web.site import Site
 
 # name -> (resolution, spans, spans in one moment)
 RANGES = {
@@ -31,7 +32,18 @@ RANGES = {
     "7d": (HOUR, 168, 2),
     "30d": (HOUR, 720, 12),
 }
+# What a range is called in a sentence.
+RANGE_WORDS = {
+    "15m": "the last 15 minutes",
+    "1h": "the last hour",
+    "6h": "the last 6 hours",
+    "24h": "the last 24 hours",
+    "7d": "the last 7 days",
+    "30d": "the last 30 days",
+}
 GROUPS = ("outcome", "queue", "task", "tenant", "worker")
+Wanted = Callable[[str, str], bool]
+"""Whether the rates of a queue and task count."""
 TONES = ("tone-a", "tone-b", "tone-c", "tone-d")
 OTHERS = "tone-e"
 MOST_MOMENTS = 72
@@ -40,6 +52,8 @@ MINUTES_FOR = 24 * 3600
 LONGEST = 35 * 86_400
 SHORTEST = 30
 AIM_SHOWN = 4
+# The sample that paces begin with is of minutes ago: it need not be read each second.
+SAMPLE_FOR = 5.0
 # Minutes that a pace is of.
 RECENT = 5
 # A queue grows when so many times more jobs come than leave, and drains when so many times more leave.
@@ -83,7 +97,7 @@ class Window:
     @property
     def words(self) -> str:
         if self.name:
-            return f"the last {self.name}"
+            return RANGE_WORDS[self.name]
         form = "%d %b %H:%M" if self.count * self.span.seconds > 86_400 else "%H:%M"
         first, last = (datetime.fromtimestamp(at, UTC) for at in (self.start, self.end))
         return f"{clock(first, form)} to {clock(last, form)}"
@@ -132,9 +146,7 @@ def first_time(window: Window, series: Series, samples: dict[int, Sample]) -> in
     return min(times, default=window.end)
 
 
-def fold(
-    series: Series, window: Window, wanted: Callable[[str, str], bool] | None = None
-) -> list[TaskRate]:
+def fold(series: Series, window: Window, wanted: Wanted | None = None) -> list[TaskRate]:
     """One rate for each moment of the window; the series may begin before it."""
     merged = series.merged(wanted)
     merged = merged[len(merged) - window.count :]
@@ -157,7 +169,7 @@ def _per_minute(number: int, window: Window, place: int, now: int) -> float | No
     return round(value, 1) if value < 10 else round(value)
 
 
-def _named(series: Series, group: str) -> list[tuple[str, Callable[[str, str], bool]]]:
+def _named(series: Series, group: str) -> list[tuple[str, Wanted]]:
     """The four largest of a grouping, each with the test of its queue and task. By worker, the series
     has workers in the place of queues."""
     sizes: dict[str, int] = {}
@@ -168,7 +180,7 @@ def _named(series: Series, group: str) -> list[tuple[str, Callable[[str, str], b
                 sizes[name] = sizes.get(name, 0) + rate.ended
     names = sorted(sizes, key=lambda name: -sizes[name])
 
-    def test(wanted: frozenset[str]) -> Callable[[str, str], bool]:
+    def test(wanted: frozenset[str]) -> Wanted:
         return lambda queue, task: (task if group == "task" else queue) in wanted
 
     found = [(name, test(frozenset({name}))) for name in names[:4]]
@@ -195,6 +207,39 @@ def recent_minutes() -> float:
     return RECENT - 1 + max(time.time() % 60, 5) / 60
 
 
+def read_before(driver: Driver, now: float) -> Operation[Sample | None]:
+    """The sample of some minutes ago: the oldest of the last RECENT minutes and the one before them."""
+    minute = int(now) // MINUTE.seconds
+    which = KvFilter(
+        book=book_of(MINUTE).name, after=f"{minute - RECENT - 1:010}", before=f"{minute:010}", limit=1
+    )
+    for line in (yield driver.kv_list(which)):
+        sample = msgspec.json.decode(line.body, type=Sample)
+        at = sample.at or (int(line.key[:10]) + 1) * float(MINUTE.seconds)
+        return msgspec.structs.replace(sample, at=at) if now - at > SHORTEST else None
+    return None
+
+
+async def sample_before(site: Site) -> Sample | None:
+    """`read_before`, shared by open pages."""
+    found: Sample | None = await site.kept(
+        "sample before", lambda: site.client.arun(read_before(site.driver, time.time())), SAMPLE_FOR
+    )
+    return found
+
+
+def arriving(rate: TaskRate, queue: QueueInfo, before: Sample | None) -> float:
+    """How many jobs a queue gets in a minute; `rate` is of the RECENT minutes. Workers and servers count
+    the jobs that they store. Of the jobs of other producers the store shows what has ended, and by how
+    much the queue has grown since the sample `before`."""
+    counted = rate.enqueued / recent_minutes()
+    if before is None:
+        return counted
+    was = before.queues.get(queue.name, QueueSample(0, 0)).ready
+    grown = (queue.counts.get(JobState.READY, 0) - was) * 60 / (time.time() - before.at)
+    return max(counted, rate.ended / recent_minutes() + grown)
+
+
 def drains_in(queue: QueueInfo, out: float, stored: float) -> str:
     """How long the backlog takes at the present pace: so many jobs come in a minute, so many leave."""
     ready = queue.counts.get(JobState.READY, 0)
@@ -213,8 +258,10 @@ def drains_in(queue: QueueInfo, out: float, stored: float) -> str:
     return f"~{span(round(60 * ready / (out - stored)))}"
 
 
-def throughput_chart(series: Series, window: Window, group: str, now: int) -> Chart:
-    folded = fold(series, window)
+def throughput_chart(
+    series: Series, window: Window, group: str, now: int, wanted: Wanted | None = None
+) -> Chart:
+    folded = fold(series, window, wanted)
 
     def paced(numbers: Sequence[int]) -> list[float | None]:
         return [_per_minute(number, window, place, now) for place, number in enumerate(numbers)]
@@ -250,8 +297,10 @@ def throughput_chart(series: Series, window: Window, group: str, now: int) -> Ch
     return drawn("Throughput", rows, window.labels, summary, times=window.times, note=note)
 
 
-def wait_chart(series: Series, window: Window, group: str, aim: float | None) -> Chart:
-    folded = fold(series, window)
+def wait_chart(
+    series: Series, window: Window, group: str, aim: float | None, wanted: Wanted | None = None
+) -> Chart:
+    folded = fold(series, window, wanted)
     total = TaskRate()
     for rate in folded:
         total.add(rate)

@@ -16,7 +16,7 @@ from winch.core.lifecycle import LIVE, JobState
 from winch.engine.flows.render import mermaid
 from winch.web.api.flows import flows_of
 from winch.web.draw import graph, tracks
-from winch.web.pages.base import go, link, one, page
+from winch.web.pages.base import curl, go, link, one, page
 from winch.web.pages.show import jobs
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
@@ -161,6 +161,8 @@ async def detail_page(call: WebCall) -> Response:
         jobs=[job_out(job) for job in members[:MOST_ROWS]],
         has_more=len(members) > MOST_ROWS,
         mermaid=mermaid(info.note),
+        show=f"{call.site.app.command} flows show {info.id}",
+        curl=curl(call, f"/api/v1/flows/{info.id}"),
         failed=failed,
         can_cancel=info.state == "running",
         critical=graph.critical_of(nodes),

@@ -10,14 +10,16 @@ from urllib.parse import quote
 
 from winch.core.lifecycle import JobState
 from winch.core.policy.alerting import AlertRules
+from winch.core.policy.queue_settings import QueueSettings
 from winch.core.values.size import format_size
 from winch.engine.observe.alerts import KeptAlert
 from winch.engine.observe.queue_counts import counted
+from winch.engine.observe.queue_samples import Sample
 from winch.engine.observe.throughput import Series, TaskRate, percentile
 from winch.engine.observe.usage import ProcessUsage
 from winch.storage.params import DeadGroup, QueueInfo, SessionInfo
 from winch.web.draw.pieces import Health, HealthFinding
-from winch.web.pages.figures import GROWING, RECENT, recent_minutes
+from winch.web.pages.figures import GROWING, RECENT, Wanted, arriving, recent_minutes
 from winch.web.pages.show import clock, first_line, jobs, sentence, short_name, size, span
 
 MOST = 3
@@ -50,13 +52,15 @@ def health_of(
     now: datetime,
     link: Link,
     usage: Mapping[str, ProcessUsage] | None = None,
+    settings: Mapping[str, QueueSettings] | None = None,
+    before: Sample | None = None,
     command: str = "winch",
     shows_all: bool = False,
 ) -> Health:
     """What a reader has to know first; the worst of it comes first."""
-    late = rules.oldest or LATE
+    aims = {one.name: objective((settings or {}).get(one.name), rules) for one in queues}
     found = [
-        *_of_queues(queues, sessions, recent, now, late, link, command),
+        *_of_queues(queues, sessions, recent, before, now, aims, link, command),
         *_of_groups(groups, now, link),
         *_of_workers(sessions, now, link),
         *_of_memory(sessions, usage or {}, link),
@@ -104,13 +108,14 @@ def _of_queues(
     queues: Iterable[QueueInfo],
     sessions: Sequence[SessionInfo],
     recent: Series,
+    before: Sample | None,
     now: datetime,
-    late: timedelta,
+    aims: Mapping[str, timedelta],
     link: Link,
     command: str,
 ) -> Iterable[HealthFinding]:
     for queue in queues:
-        ready = queue.counts.get(JobState.READY, 0)
+        ready, late = queue.counts.get(JobState.READY, 0), aims[queue.name]
         oldest = queue.oldest_ready_at
         waits = timedelta(0) if oldest is None else now - oldest
         where = link(f"/queues/{quote(queue.name, safe='')}")
@@ -130,22 +135,35 @@ def _of_queues(
             yield HealthFinding(what, why, "See the queue", where, 85, "workers", "blocked")
         else:
             # Jobs that have started lately waited so long; the oldest that has not may wait longer.
-            usual = percentile(recent.total(_of(queue.name)).wait, 0.95)
+            usual = percentile(recent.total(of_queue(queue.name)).wait, 0.95)
             worst = max(waits, timedelta(seconds=usual or 0.0))
             if worst > late:
                 what = f"{queue.name} is late: {span(worst)}, objective {span(late)}"
-                first, *rest = reasons_of(queue, sessions, recent.merged(_of(queue.name)), link)
+                first, *rest = reasons_of(
+                    queue, sessions, recent.merged(of_queue(queue.name)), link, before
+                )
                 why = "; ".join([first.text, *(one.text for one in rest[:1])])
                 weight = 80 + min(int(worst / late), 4)
                 yield HealthFinding(what, why, first.remedy, first.href, weight, "clock", "retrying")
 
 
-def _of(wanted: str) -> Callable[[str, str], bool]:
+def of_queue(wanted: str) -> Wanted:
+    """Counts the rates of this queue alone."""
     return lambda queue, _: queue == wanted
 
 
+def objective(settings: QueueSettings | None, rules: AlertRules) -> timedelta:
+    """How long a job of a queue may wait before the queue is late: the age that its settings allow,
+    or the one of the alerts."""
+    return (settings and settings.max_age) or rules.oldest or LATE
+
+
 def reasons_of(
-    queue: QueueInfo, sessions: Sequence[SessionInfo], merged: Sequence[TaskRate], link: Link
+    queue: QueueInfo,
+    sessions: Sequence[SessionInfo],
+    merged: Sequence[TaskRate],
+    link: Link,
+    before: Sample | None = None,
 ) -> list[Reason]:
     """Why a served queue is behind, as far as the counts and rates show it, and what to do about each.
     `merged` has the rates of the queue by the minute."""
@@ -162,7 +180,7 @@ def reasons_of(
         found.append(
             Reason(f"{blocked:,} of its jobs wait at a limit", "See the limits", link("/limits"))
         )
-    found += _by_rates(queue.name, merged, link)
+    found += _by_rates(queue, merged, before, link)
     if not found:
         free = f"{slots - busy:,} of {slots:,} slots are free" if slots else "its workers take no jobs"
         where = link(f"/queues/{quote(queue.name, safe='')}")
@@ -170,12 +188,14 @@ def reasons_of(
     return found
 
 
-def _by_rates(name: str, merged: Sequence[TaskRate], link: Link) -> Iterable[Reason]:
-    now, before = _sum(merged[-RECENT:]), _sum(merged[:-RECENT])
+def _by_rates(
+    queue: QueueInfo, merged: Sequence[TaskRate], before: Sample | None, link: Link
+) -> Iterable[Reason]:
+    name, now, earlier = queue.name, _sum(merged[-RECENT:]), _sum(merged[:-RECENT])
     if now.ended < LEAST_ATTEMPTS:
         return
     took = now.run_seconds / now.ended
-    usual = before.run_seconds / before.ended if before.ended >= LEAST_ATTEMPTS else took
+    usual = earlier.run_seconds / earlier.ended if earlier.ended >= LEAST_ATTEMPTS else took
     if took > SLOWER * usual:
         yield Reason(
             f"an attempt takes {span(took)}, {span(usual)} before",
@@ -189,11 +209,10 @@ def _by_rates(name: str, merged: Sequence[TaskRate], link: Link) -> Iterable[Rea
             "See them",
             link("/jobs", q=f"queue:{name} state:retrying"),
         )
-    if now.enqueued > GROWING * now.ended:
-        minutes = recent_minutes()
-        stored, ended = now.enqueued / minutes, now.ended / minutes
+    comes, ended = arriving(now, queue, before), now.ended / recent_minutes()
+    if comes > GROWING * ended:
         yield Reason(
-            f"{stored:,.0f} jobs come in a minute, {ended:,.0f} attempts end",
+            f"{comes:,.0f} jobs come in a minute, {ended:,.0f} attempts end",
             "Add workers",
             link("/workers", queue=name),
         )

@@ -28,7 +28,7 @@ from winch.web.api.queues import start_replay
 from winch.web.draw.diff import changes, pretty_lines
 from winch.web.draw.frames import Block, blocks
 from winch.web.draw.timeline import phases, timeline
-from winch.web.pages.base import go, link, one, page, part
+from winch.web.pages.base import curl, go, one, page, part
 from winch.web.problems import Problem, problem_of
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas.convert import job_detail
@@ -181,7 +181,7 @@ def _copies(call: WebCall, job: JobDetail) -> dict[str, str]:
     only = {
         "show": f"{command} jobs show {job.id}",
         "why": f"{command} why {job.id}",
-        "API": f"curl {link(call.request, '/api/v1/jobs')}/{job.id}",
+        "API": curl(call, f"/api/v1/jobs/{job.id}"),
     }
     if len(msgspec.json.encode(args)) > MOST_COPIED:
         return only
@@ -191,12 +191,12 @@ def _copies(call: WebCall, job: JobDetail) -> dict[str, str]:
     else:
         given = f"**{args!r}"
     body = msgspec.json.encode({"task": job.task, "args": args, "queue": job.queue}).decode()
-    root = link(call.request, "/api/v1/jobs")
+    sends = ("-X", "POST", "-H", "Content-Type: application/json", "-d", body)
     return {
         "Python": f"app.tasks.get({job.task!r}).enqueue({given})",
         "command line": f"{command} "
         + shlex.join(["enqueue", job.task, "--args", text, "--queue", job.queue]),
-        "curl": f"curl -X POST {root} -H 'content-type: application/json' -d {shlex.quote(body)}",
+        "curl": curl(call, "/api/v1/jobs", *sends),
         **only,
     }
 

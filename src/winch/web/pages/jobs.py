@@ -25,9 +25,9 @@ from winch.web.pages import facets
 from winch.web.pages.base import (
     DENSITIES,
     DENSITY_COOKIE,
+    curl,
     density_of,
     go,
-    link,
     one,
     page,
     part,
@@ -56,7 +56,7 @@ SHOWN = ("state", "task", "args", "queue", "tenant", "attempt", "took", "when")
 COLUMNS_COOKIE = "winch-columns"
 VIEWS = "view"
 MOST_VIEWS = 50
-# A walk over all jobs ends after so long, and the page offers to search on; who does may wait longer.
+# A walk over all jobs ends after so long, and the page offers to search on; that search may take longer.
 FIRST_SECONDS, ON_SECONDS = 0.1, 2.0
 # A count of what a bulk action is for looks at so many jobs, and for so long.
 MOST_COUNTED, COUNT_SECONDS = 100_000, 3.0
@@ -116,7 +116,7 @@ async def list_page(call: WebCall) -> Response:
         views=await _views(call),
         actions=ACTIONS,
         cursor=query.cursor,
-        curl=f"curl '{link(call.request, '/api/v1/jobs', q=q)}'",
+        curl=curl(call, "/api/v1/jobs", q=q),
         cli=_command(call.site.app.command, words),
     )
     root = call.request.scope.get("root_path", "") or "/"

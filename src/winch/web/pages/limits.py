@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -58,6 +59,7 @@ async def limits_page(
         title="Limits",
         rows=rows,
         breakers=breakers,
+        waiters=waiters,
         keys=keys,
         key=key or "",
         most_keys=MOST_KEYS,
@@ -80,7 +82,13 @@ def _row(info: LimitInfo) -> dict[str, Any]:
         "kind": info.name.partition(":")[0],
         "owner": info.name.partition(":")[2],
         "is_full": bool(n) and info.used >= n,
+        "waiters": waiters(info.name),
     }
+
+
+def waiters(gate: str) -> str:
+    """The search for the jobs that wait at a gate."""
+    return f"state:blocked {shlex.quote('gate:' + gate)}"
 
 
 def _sentence(rows: Sequence[dict[str, Any]], tripped: int) -> str:
@@ -184,7 +192,7 @@ def _tiles(found: Sequence[TenantOut]) -> list[Tile]:
     started = sum(one_.started for one_ in found)
     waited = sum((one_.wait_seconds or 0.0) * one_.started for one_ in found)
     return [
-        Tile("Tenants", f"{len(found):,}", note="with jobs, attempts or a weight"),
+        Tile("Tenants", f"{len(found):,}", note="with jobs or a weight"),
         Tile("Ready", f"{sum(one_.ready for one_ in found):,}", note="jobs of tenants"),
         Tile("Running", f"{sum(one_.running for one_ in found):,}", note="among the newest 1,000"),
         Tile("Started", f"{started:,}", note="attempts in the last hour"),

@@ -20,17 +20,20 @@ from winch.engine.observe.queue_samples import QueueSample, Sample, busy_slots
 from winch.engine.observe.throughput import HOUR, MINUTE, Series, TaskRate, percentile
 from winch.storage.params import DeadGroup, GroupFilter, QueueInfo, SessionInfo
 from winch.web.access import EVERY_NARROWING
-from winch.web.draw.charts import spark_line, trend
 from winch.web.draw.pieces import Tile
+from winch.web.draw.sparks import line, trend
 from winch.web.pages import figures
 from winch.web.pages.base import link, page
-from winch.web.pages.health import LATE, health_of
+from winch.web.pages.dead import trends_of
+from winch.web.pages.health import LATE, health_of, objective, of_queue
 from winch.web.pages.show import span
 from winch.web.routes import WebCall, WebRoute
 from winch.web.schemas.convert import group_out
 from winch.web.schemas.queues import GroupOut
+from winch.web.site import CACHE_SECONDS
 
 MOST_QUEUES = 8
+MOST_GROUPS = 5
 
 
 class OverviewQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,10 @@ async def overview(call: WebCall) -> Response:
     groups = await driver.arun(driver.groups(GroupFilter(limit=20)))
     alerts = await site.client.arun(kept_alerts(driver))
     rules = site.app.settings.alerts
+    settings = await site.kept("queue settings", site.app.queues.asettings, CACHE_SECONDS)
+    before = await figures.sample_before(site)
+    failing = _within(groups, window)[:MOST_GROUPS]
+    trends = await trends_of(call, failing)
     trimmed = window.trimmed(figures.first_time(window, series, samples)) if window.name else window
     shift = window.moments - trimmed.moments
     aim = None if rules.oldest is None else rules.oldest.total_seconds()
@@ -91,6 +98,8 @@ async def overview(call: WebCall) -> Response:
             now=moment,
             link=to,
             usage=await site.usage(),
+            settings=settings,
+            before=before,
             command=site.app.command,
             shows_all=query.findings == "all",
         ),
@@ -101,11 +110,18 @@ async def overview(call: WebCall) -> Response:
             figures.ready_chart(samples, trimmed, shift),
             figures.slots_chart(samples, trimmed, shift),
         ],
-        groups=[_group(one, day) for one in _within(groups, window)[:5]],
+        groups=[_group(one, trends.get(one.fingerprint, ())) for one in failing],
         slowest=_slowest(series),
         start_worker=site.app.start_worker,
         is_empty=not total.ended and not any(one.number for one in counts.values()),
-        queues=_queues(queues, recent, samples, window, rules.oldest or LATE, moment),
+        queues=_queues(
+            queues,
+            recent,
+            samples,
+            before,
+            {one.name: objective(settings.get(one.name), rules) for one in queues},
+            moment,
+        ),
         queue_count=len(queues),
     )
 
@@ -167,9 +183,11 @@ class QueueRow:
     """A queue in the table of the overview."""
 
     queue: QueueInfo
+    stored: float
     out: float
     picture: Markup
     wait: float | None
+    aim: timedelta
     is_late: bool
     waited_long: bool
     drains: str
@@ -181,33 +199,38 @@ def _queues(
     queues: Sequence[QueueInfo],
     recent: Series,
     samples: dict[int, Sample],
-    window: figures.Window,
-    late: timedelta,
+    before: Sample | None,
+    aims: Mapping[str, timedelta],
     now: datetime,
 ) -> list[QueueRow]:
     """The queues, the worst first: without a worker, late, growing, then by what waits."""
     rows = []
     for queue in queues:
-        rate = recent.total(lambda name, _, wanted=queue.name: name == wanted)  # type: ignore[misc]
-        ready = queue.counts.get(JobState.READY, 0)
+        rate = recent.total(of_queue(queue.name))
+        ready, late = queue.counts.get(JobState.READY, 0), aims[queue.name]
         depths = [
             samples[place].queues.get(queue.name, QueueSample(0, 0)).ready for place in sorted(samples)
         ]
         oldest = None if queue.oldest_ready_at is None else now - queue.oldest_ready_at
         wait = percentile(rate.wait, 0.95)
-        is_late = oldest is not None and oldest > late
+        is_late = oldest is not None and oldest > late and queue.paused_at is None
         grows = len(depths) > 8 and depths[-1] > 2 * max(sum(depths[-9:-4]) / 5, 10)
         out = rate.ended / figures.recent_minutes()
-        drains = figures.drains_in(queue, out, rate.enqueued / figures.recent_minutes())
+        stored = figures.arriving(rate, queue, before)
+        drains = figures.drains_in(queue, out, stored)
         sign = {"paused": "paused", "no worker": "workers"}.get(drains, "")
         weight = 4.0 * (sign == "workers") + 3.0 * is_late + 2.0 * (drains == "growing")
         words = f"{ready:,} ready now, at most {max(depths, default=ready):,} in this range"
         rows.append(
             QueueRow(
                 queue=queue,
+                stored=stored,
                 out=out,
-                picture=spark_line(depths[-60:], words, "dead" if grows or is_late else "ready"),
+                picture=line(
+                    [float(one) for one in depths[-60:]], words, "dead" if grows or is_late else ""
+                ),
                 wait=wait,
+                aim=late,
                 is_late=is_late,
                 waited_long=wait is not None and wait > late.total_seconds(),
                 drains=drains,
@@ -229,10 +252,9 @@ def _within(groups: Sequence[DeadGroup], window: figures.Window) -> Sequence[Dea
     ]  # fmt: skip
 
 
-def _group(group: DeadGroup, day: Series) -> tuple[GroupOut, Markup]:
-    """A group of dead jobs with the deaths of its task by hour."""
-    deaths = [float(rate.deaths) for rate in day.merged(lambda _, task: task == group.task)]
-    return group_out(group), trend(deaths, f"{sum(deaths):,.0f} jobs of {group.task} died in 24 hours")
+def _group(group: DeadGroup, deaths: Sequence[int]) -> tuple[GroupOut, Markup]:
+    """A group of dead jobs with its deaths by hour."""
+    return group_out(group), trend(deaths, f"{sum(deaths):,} died in 24 hours")
 
 
 def _slowest(series: Series) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from winch.core.values.bounds import is_int, parse_int
 from winch.core.values.duration import format_duration
 from winch.engine.client.audit import AuditLine, acting
 from winch.engine.observe.queue_counts import counted
+from winch.engine.observe.queue_samples import Sample
 from winch.engine.observe.throughput import MINUTE, TaskRate, percentile
 from winch.engine.tasks.options import check_queue
 from winch.storage.params import JobFilter, QueueInfo, SessionInfo
@@ -27,12 +28,11 @@ from winch.web.api.queues import (
     visible_queues,
     visible_sessions,
 )
-from winch.web.draw.charts import ChartRow, bars, lines
 from winch.web.draw.pieces import Health, HealthFinding, Tile
 from winch.web.draw.sparks import line
 from winch.web.pages import figures
 from winch.web.pages.base import go, link, one, page, part
-from winch.web.pages.health import reasons_of
+from winch.web.pages.health import objective, of_queue, reasons_of
 from winch.web.pages.show import jobs, number, sentence, span
 from winch.web.pages.sure import ask, is_sure
 from winch.web.problems import Problem
@@ -41,8 +41,6 @@ from winch.web.schemas.convert import job_out
 
 MINUTES = 60
 HOUR_RANGE = "1h"
-# A queue whose oldest job has waited for longer is late, unless it has an objective of its own.
-LATE = timedelta(minutes=1)
 SETTINGS = (
     "concurrency", "retries", "backoff", "max_depth", "max_age", "on_full", "block_for", "drain",
     "order",
@@ -74,9 +72,18 @@ async def list_page(call: WebCall) -> Response:
     queues = await visible_queues(call)
     series = await call.site.series(MINUTE, int(time.time()), MINUTES)
     settings = await call.site.app.queues.asettings()
+    rules = call.site.app.settings.alerts
+    before = await figures.sample_before(call.site)
     now = datetime.now(UTC)
     rows = [
-        _row(queue, series.merged(_of(queue.name)), settings.get(queue.name, NO_SETTINGS), now)
+        _row(
+            queue,
+            series.merged(of_queue(queue.name)),
+            settings.get(queue.name, NO_SETTINGS),
+            objective(settings.get(queue.name), rules),
+            before,
+            now,
+        )
         for queue in queues
     ]
     rows.sort(key=lambda row: (-row["weight"], -row["ready"], row["queue"].name))
@@ -86,20 +93,25 @@ async def list_page(call: WebCall) -> Response:
 
 
 def _row(
-    queue: QueueInfo, merged: Sequence[TaskRate], settings: QueueSettings, now: datetime
+    queue: QueueInfo,
+    merged: Sequence[TaskRate],
+    settings: QueueSettings,
+    aim: timedelta,
+    before: Sample | None,
+    now: datetime,
 ) -> dict[str, Any]:
     recent = merged[-figures.RECENT :]
     per_minute = sum(rate.ended for rate in recent) / figures.recent_minutes()
-    stored = sum(rate.enqueued for rate in recent) / figures.recent_minutes()
     ready = queue.counts.get(JobState.READY, 0)
     waits = None if queue.oldest_ready_at is None else now - queue.oldest_ready_at
     # Jobs that have started lately waited so long; the oldest that has not may wait longer.
-    recent_wait = TaskRate()
+    total = TaskRate()
     for rate in recent:
-        recent_wait.add(rate)
-    usual = timedelta(seconds=percentile(recent_wait.wait, 0.95) or 0.0)
+        total.add(rate)
+    stored = figures.arriving(total, queue, before)
+    usual = timedelta(seconds=percentile(total.wait, 0.95) or 0.0)
     worst = None if waits is None else max(waits, usual)
-    look, word, weight = _state(queue, settings, ready, worst)
+    look, word, weight = _state(queue, settings, ready, worst, aim)
     return {
         "queue": queue,
         "ready": ready,
@@ -107,7 +119,7 @@ def _row(
         "stored": stored,
         "waits": waits,
         "worst": worst,
-        "aim": settings.max_age or LATE,
+        "aim": aim,
         "spark": line(
             [float(rate.ended) for rate in merged],
             f"{sum(rate.ended for rate in merged):,} attempts ended in an hour",
@@ -120,12 +132,12 @@ def _row(
 
 
 def _state(
-    queue: QueueInfo, settings: QueueSettings, ready: int, waits: timedelta | None
+    queue: QueueInfo, settings: QueueSettings, ready: int, waits: timedelta | None, aim: timedelta
 ) -> tuple[str, str, int]:
     """How the queue is: the look, the word, and how bad it is."""
     if ready and not queue.sessions and queue.paused_at is None:
         return "wrong", "no worker", 4
-    if waits is not None and waits > (settings.max_age or LATE) and queue.paused_at is None:
+    if waits is not None and waits > aim and queue.paused_at is None:
         return "wrong", "late", 3
     if queue.paused_at is not None:
         return "paused", "paused", 2
@@ -155,10 +167,6 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     return ", ".join(parts)
 
 
-def _of(wanted: str) -> Callable[[str, str], bool]:
-    return lambda queue, _: queue == wanted
-
-
 async def detail_page(call: WebCall) -> Response:
     name = call.queue()
     queue = next((q for q in await visible_queues(call) if q.name == name), None)
@@ -169,13 +177,12 @@ async def detail_page(call: WebCall) -> Response:
     query: QueuePageQuery = call.query
     now = int(time.time())
     series = await call.site.series(MINUTE, now, MINUTES)
-    merged = series.merged(_of(name))
+    of_this = of_queue(name)
+    merged = series.merged(of_this)
     window = figures.window_of(query.range, query.start, query.end, now)
-    drawn = merged
     if window.name != HOUR_RANGE:
         series = await call.site.series(window.span, window.end, window.count)
-        drawn = figures.fold(series, window, _of(name))
-    labels, done = window.labels, sum(rate.ended for rate in drawn)
+    aim = objective(stored, call.site.app.settings.alerts)
     tasks: dict[str, Any] = {}
     for one_ in series.rates:
         for task, rate in one_.get(name, {}).items():
@@ -184,7 +191,8 @@ async def detail_page(call: WebCall) -> Response:
         call.access, search.Search(JobFilter(queue=name)), limit=15, seconds=0.1
     )
     sessions = [s for s in await visible_sessions(call, is_ended_too=False) if name in s.queues]
-    row = _row(queue, merged, stored, datetime.now(UTC))
+    before = await figures.sample_before(call.site)
+    row = _row(queue, merged, stored, aim, before, datetime.now(UTC))
     return await page(
         call,
         "queue.html",
@@ -197,7 +205,7 @@ async def detail_page(call: WebCall) -> Response:
         orders=[str(word) for word in Order],
         queue=queue,
         row=row,
-        lag=_lag(call, queue, row, sessions, merged) if row["word"] == "late" else None,
+        lag=_lag(call, queue, row, sessions, merged, before) if row["word"] == "late" else None,
         tiles=_tiles(queue, row, sessions),
         others=[one_.name for one_ in await visible_queues(call) if one_.name != name],
         waiting=_waiting(queue),
@@ -206,33 +214,18 @@ async def detail_page(call: WebCall) -> Response:
         sessions=sessions,
         jobs=[job_out(job) for job in found.jobs],
         tasks=[
-            {"task": task, "ended": rate.ended, "broken": rate.broken, "p95": percentile(rate.run, 0.95)}
+            {
+                "task": task,
+                "ended": rate.ended,
+                "failed": 100 * rate.broken / rate.ended if rate.ended else 0.0,
+                "p50": percentile(rate.run, 0.5),
+                "p95": percentile(rate.run, 0.95),
+            }
             for task, rate in sorted(tasks.items(), key=lambda item: -item[1].ended)
         ],
         charts=[
-            bars(
-                "Attempts that ended",
-                [
-                    ChartRow("completed", "tone-completed", [rate.completed for rate in drawn]),
-                    ChartRow("failed, retried", "tone-retrying", [r.failed + r.crashed for r in drawn]),
-                    ChartRow("dead", "tone-dead", [rate.deaths for rate in drawn]),
-                ],
-                labels,
-                f"{done:,} attempts ended in {window.words}.",
-                times=window.times,
-            ),
-            lines(
-                "Wait in queue",
-                [
-                    ChartRow("p50", "tone-a", [percentile(rate.wait, 0.5) for rate in drawn]),
-                    ChartRow("p95", "tone-b", [percentile(rate.wait, 0.95) for rate in drawn]),
-                ],
-                labels,
-                "How long jobs waited before a worker took them.",
-                unit="s",
-                times=window.times,
-                aim=None if stored.max_age is None else stored.max_age.total_seconds(),
-            ),
+            figures.throughput_chart(series, window, "outcome", now, of_this),
+            figures.wait_chart(series, window, "outcome", aim.total_seconds(), of_this),
         ],
     )
 
@@ -243,6 +236,7 @@ def _lag(
     row: dict[str, Any],
     sessions: Sequence[SessionInfo],
     merged: Sequence[TaskRate],
+    before: Sample | None,
 ) -> Health:
     """Why the queue is late, and what to do."""
 
@@ -251,7 +245,7 @@ def _lag(
 
     findings = [
         HealthFinding(sentence(reason.text), "", reason.remedy, reason.href, 0, "clock", "retrying")
-        for reason in reasons_of(queue, sessions, merged, to)[:3]
+        for reason in reasons_of(queue, sessions, merged, to, before)[:3]
     ]
     note = f"its objective is {span(row['aim'])}"
     return Health(f"Jobs wait {span(row['worst'])}", note, "wrong", findings)
@@ -273,7 +267,7 @@ def _tiles(queue: QueueInfo, row: dict[str, Any], sessions: Sequence[Any]) -> li
         Tile("Oldest waits", span(row["waits"]), look=look,
              note=f"wait p95 {span(row['worst'])}" if has_waited else row["word"] or "on time"),
         Tile("Running", f"{queue.counts.get(JobState.RUNNING, 0):,}", note="in all workers"),
-        Tile("In", number(round(row["stored"])), "/min", "enqueued"),
+        Tile("In", number(round(row["stored"])), "/min", "become ready"),
         Tile("Out", number(round(row["per_minute"])), "/min", "attempts ended"),
         Tile("Drains in", row["drain"], note="at this pace" if row["drain"].startswith("~") else ""),
         Tile("Workers", f"{len(sessions):,}", note=used, look="" if sessions else "bad"),

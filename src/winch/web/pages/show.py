@@ -152,6 +152,13 @@ def percent(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") + " %"
 
 
+def share(value: float) -> str:
+    """A share for a column: 0 %, 1.0 %, 5.2 %, 100 %. What is not nothing is never 0."""
+    if 0 < value < 0.05:
+        return "< 0.1 %"
+    return f"{value:.1f} %" if 0 < value < 100 else f"{value:.0f} %"
+
+
 def sentence(text: str) -> str:
     """The text with a capital letter at its beginning; the rest stays as it is."""
     return text[:1].upper() + text[1:]
@@ -164,6 +171,8 @@ FILTERS = {
     "attempts_short": attempts_short,
     "clock": clock,
     "percent": percent,
+    "share": share,
+    "size": size,
     "span": span,
     "ago": ago,
     "stamp": stamp,

@@ -27,13 +27,18 @@
   const pale = (color, share) => color.startsWith("rgb") ? color.replace(/^rgba?\(([\d.]+), ([\d.]+), ([\d.]+).*$/, "rgba($1,$2,$3," + share + ")") : color;
 
   const number = (v) => (v >= 10 || v === Math.round(v) ? Math.round(v).toLocaleString("en") : String(+v.toFixed(2)));
+  // As `span` in pages/show.py has it: the tooltip, the legend and the table say the same.
   const length = (s) => {
-    if (s === 0) return "0";
+    if (s === 0) return "0 s";
+    if (s < 0.001) return Math.round(s * 1e6) + " µs";
     if (s < 1) return Math.round(s * 1000) + " ms";
-    if (s < 10) return s.toFixed(1) + " s";
-    if (s < 60) return Math.round(s) + " s";
-    if (s < 3600) return Math.floor(s / 60) + " m" + (Math.round(s % 60) ? " " + Math.round(s % 60) + " s" : "");
-    return (s / 3600).toFixed(1).replace(".0", "") + " h";
+    if (s < 60) return s.toFixed(s < 10 ? 1 : 0) + " s";
+    const pair = (large, name, small, other) => large + " " + name + (small && large < 10 ? " " + small + " " + other : "");
+    const whole = Math.floor(s);
+    const hours = Math.floor(whole / 3600);
+    if (hours < 1) return pair(Math.floor(whole / 60), "m", whole % 60, "s");
+    if (hours < 48) return pair(hours, "h", Math.floor(whole / 60) % 60, "m");
+    return pair(Math.floor(hours / 24), "d", hours % 24, "h");
   };
   const said = (v, unit) => (v === null || v === undefined ? "–" : unit === "s" ? length(v) : number(v));
   const tickText = (v, unit) => {

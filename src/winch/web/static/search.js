@@ -5,7 +5,6 @@
   const form = by("search-form");
   const box = by("filter-q");
 
-  document.querySelectorAll("[data-copy-link]").forEach((button) => { button.dataset.copy = new URL(button.dataset.copy, location.href).href; });
   if (!form || !box) return;
 
   // With a script the words with a field are chips beside the box, and the box holds the rest.

@@ -63,7 +63,9 @@
     const button = event.target.closest?.("[data-copy]");
     if (!button) return;
     event.preventDefault();
-    navigator.clipboard?.writeText(button.dataset.copy).then(() => {
+    // A link is made whole here: a live update brings the address without its host again.
+    const text = button.dataset.copy;
+    navigator.clipboard?.writeText(button.dataset.copyLink === undefined ? text : new URL(text, location.href).href).then(() => {
       const was = button.getAttribute("aria-label") || "";
       button.classList.add("is-copied");
       button.setAttribute("aria-label", "Copied");

@@ -83,8 +83,8 @@ CREATE INDEX winch_job_gated ON winch_job (queue, tenant, sort_key, id)
 WHERE state = 'ready' AND gate IS NOT NULL;
 -- Serves claim of queues with strict order. Most jobs have the priority 0 and are not in it.
 CREATE INDEX winch_job_priority ON winch_job (queue, priority, sort_key, id) WHERE state = 'ready' AND priority <> 0;
--- Serves promote.
-CREATE INDEX winch_job_due ON winch_job (run_at, id) WHERE state = 'scheduled' OR state = 'retrying';
+-- Serves promote, counts and lists; has the state, so that neither reads the jobs.
+CREATE INDEX winch_job_due ON winch_job (run_at, id, state) WHERE state = 'scheduled' OR state = 'retrying';
 -- Serves rescue, end_session, give_up and sessions.
 CREATE INDEX winch_job_running ON winch_job (session) WHERE state = 'running';
 -- Serves cancels.

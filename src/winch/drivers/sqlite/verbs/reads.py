@@ -38,6 +38,9 @@ _PAST_ALL_IDS = "g"
 # Lists that walk over all live, or all kept, jobs.
 _WALKS = {"list_jobs": "list_jobs.floor", "list_jobs.kept": "list_jobs.kept_floor"}
 _UNUSUAL = frozenset({JobState.CANCELLED, JobState.DEAD})
+_DUE = frozenset({JobState.SCHEDULED, JobState.RETRYING})
+# Up to so many waiting jobs are listed by their own indexes; to find the newest, all are looked at.
+_MOST_WAITING = 100_000
 
 
 class ReadVerbs:
@@ -76,6 +79,10 @@ class ReadVerbs:
                 "limit": which.limit + 1,
             }
             names = list(_lists(which))
+            if names == ["list_jobs"] and frozenset(which.states) <= _DUE | {JobState.BLOCKED}:
+                names = yield from _waiting(which)
+                due = _DUE & frozenset(which.states)
+                values["state"] = next(iter(due)) if len(due) == 1 else None
             floor: str | None = None
             if which.most is not None:
                 for name in _WALKS.keys() & names:
@@ -244,6 +251,18 @@ class ReadVerbs:
             return list(map(READ.event, rows))
 
         return Verb("events", body, is_read=True)
+
+
+def _waiting(which: JobFilter) -> Body[list[str]]:
+    """The statements that find waiting jobs: by their own indexes, or a walk where they are many."""
+    ((due, blocked),) = yield from query("list_jobs.waiting", most=_MOST_WAITING)
+    names, number = [], 0
+    if _DUE & frozenset(which.states):
+        is_plain = which.task is None and which.queue is None and which.tag is None
+        names, number = ["list_jobs.due" if is_plain else "list_jobs.some_due"], due
+    if JobState.BLOCKED in which.states:
+        names, number = [*names, "list_jobs.blocked"], max(number, blocked)
+    return names if number < _MOST_WAITING else ["list_jobs"]
 
 
 def _lists(which: JobFilter) -> Iterator[str]:
