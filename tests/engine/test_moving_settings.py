@@ -55,18 +55,22 @@ def token(app: App) -> tuple[str, Token]:
     return made
 
 
-def is_live(app: App, driver: Driver, text: str) -> bool:
+def is_live(driver: Driver, text: str) -> bool:
     """As a server that has just been started."""
-    return app.client.run(Tokens(driver).recognise(text)) is not None
+    return drive(Tokens(driver).recognise(text), driver.run) is not None
+
+
+def revoke(driver: Driver, token: Token) -> bool:
+    return drive(Tokens(driver).revoke(token.id), driver.run)
 
 
 def test_a_token_that_is_revoked_in_the_old_store_is_dead_in_both(pair: Pair) -> None:
     text, made = token(pair.app)
     pair.opened()
-    assert is_live(pair.app, pair.target, text)
-    assert pair.app.client.run(Tokens(pair.app.driver).revoke(made.id))
-    assert not is_live(pair.app, pair.source, text)
-    assert not is_live(pair.app, pair.target, text)
+    assert is_live(pair.target, text)
+    assert revoke(pair.app.driver, made)
+    assert not is_live(pair.source, text)
+    assert not is_live(pair.target, text)
 
 
 def test_a_token_that_is_revoked_in_the_new_store_is_dead_in_both_and_stays_so(pair: Pair) -> None:
@@ -74,24 +78,24 @@ def test_a_token_that_is_revoked_in_the_new_store_is_dead_in_both_and_stays_so(p
     kept, _ = token(pair.app)
     route = pair.opened()
     with pair.app_of(pair.target) as there:
-        there.client.run(Tokens(there.driver).revoke(made.id))
+        revoke(there.driver, made)
         later, _ = token(there)
-    assert not is_live(pair.app, pair.app.driver, text)
-    assert is_live(pair.app, pair.app.driver, later)
+    assert not is_live(pair.app.driver, text)
+    assert is_live(pair.app.driver, later)
     pair.mover.drain(route)
     back(pair)
-    assert not is_live(pair.app, pair.source, text)
-    assert is_live(pair.app, pair.source, kept)
-    assert is_live(pair.app, pair.source, later)
+    assert not is_live(pair.source, text)
+    assert is_live(pair.source, kept)
+    assert is_live(pair.source, later)
 
 
 def test_a_token_that_is_revoked_between_two_moves_does_not_come_alive(pair: Pair) -> None:
     text, made = token(pair.app)
     pair.mover.drain(pair.opened())
     back(pair)
-    pair.app.client.run(Tokens(pair.source).revoke(made.id))
+    revoke(pair.source, made)
     pair.opened()
-    assert not is_live(pair.app, pair.target, text)
+    assert not is_live(pair.target, text)
 
 
 def test_a_token_that_is_revoked_before_the_move_in_the_other_direction_stays_dead(pair: Pair) -> None:
@@ -99,10 +103,10 @@ def test_a_token_that_is_revoked_before_the_move_in_the_other_direction_stays_de
     pair.opened()
     over(pair)
     with pair.app_of(pair.target) as there:
-        there.client.run(Tokens(there.driver).revoke(made.id))
+        revoke(there.driver, made)
         mover = Mover(pair.target, pair.source)
         mover.advance(mover.begin())
-    assert not is_live(pair.app, pair.source, text)
+    assert not is_live(pair.source, text)
 
 
 def test_a_token_of_the_new_store_stays_there_after_a_way_back(pair: Pair) -> None:
@@ -110,7 +114,7 @@ def test_a_token_of_the_new_store_stays_there_after_a_way_back(pair: Pair) -> No
         text, _ = token(there)
     pair.mover.drain(pair.opened())
     back(pair)
-    assert is_live(pair.app, pair.target, text)
+    assert is_live(pair.target, text)
 
 
 def test_a_token_that_is_revoked_while_it_is_copied_is_not_copied(
@@ -127,7 +131,7 @@ def test_a_token_that_is_revoked_while_it_is_copied_is_not_copied(
 
     monkeypatch.setattr(pair.target, "run", revoked_then)
     pair.opened()
-    assert not is_live(pair.app, pair.target, text)
+    assert not is_live(pair.target, text)
 
 
 def bodies(driver: Driver, book: str) -> dict[str, str]:
@@ -173,8 +177,8 @@ def test_of_one_queue_no_token_goes(pair: Pair) -> None:
     text, made = token(pair.app)
     pair.opened(Scope(queues=("default",)))
     assert bodies(pair.target, "token") == {}
-    pair.app.client.run(Tokens(pair.app.driver).revoke(made.id))
-    assert not is_live(pair.app, pair.source, text)
+    revoke(pair.app.driver, made)
+    assert not is_live(pair.source, text)
 
 
 def test_a_queue_setting_of_the_new_store_comes_back(pair: Pair) -> None:
