@@ -420,7 +420,7 @@ FILL = """
     import sys
     from tasks import app, plain, member
 
-    app.schedules.add("every-second", task="lab.tick", every="1s", overlap="skip")
+    app.schedules.add("every-second", task="lab.tick", every="1s", overlap="skip", priority="critical")
     for n in range(int(sys.argv[1])):
         plain.enqueue(n)
         if n % 4 == 0:
