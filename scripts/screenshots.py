@@ -7,8 +7,8 @@ how long the jobs of a round wait and run.
     python scripts/screenshots.py [docs/images [build/shots]]
     python scripts/screenshots.py --million build/shots/million [1000000]
 
-The second folder gets every page: light, dark, in high contrast, and as wide as a phone. With --million they are those of a
-store with a million jobs, which `million_store.py` fills.
+The second folder gets every page: light, dark, in high contrast, and as wide as a phone. With --million
+they are those of a store with a million jobs, which `million_store.py` fills.
 
 Needs `pip install -e '.[e2e]'` and a Chromium ($WINCH_TEST_CHROMIUM or on the PATH).
 """

@@ -277,7 +277,9 @@ def test_jobs_are_found_by_the_gate_at_which_they_wait(web: Web) -> None:
     # The page of limits leads to them.
     page = html.unescape(web.ask("GET", "/limits", headers={"accept": "text/html"}).text)
     for gate, number in (("limit:media.cut:studio", 4), ("scope:acme api", 1)):
-        [address] = re.findall(rf'href="/jobs\?q=([^"]*{re.escape(quote_plus(gate))}[^"]*)">{number}<', page)
+        [address] = re.findall(
+            rf'href="/jobs\?q=([^"]*{re.escape(quote_plus(gate))}[^"]*)">{number}<', page
+        )
         assert len(found(web, unquote_plus(address))) == number
 
 
