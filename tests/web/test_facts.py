@@ -36,6 +36,16 @@ def test_ticks_of_time_are_round_in_the_unit_that_is_shown(top: float) -> None:
         assert len(tick.replace(".", "")) <= 3, ticks
 
 
+def test_a_legend_has_no_figure_of_long_ago() -> None:
+    """A queue that stood still since noon does not wait 250 ms now."""
+    rows = [
+        ChartRow("p50", "tone-a", [0.2, 0.25, None, None, None, None]),
+        ChartRow("p95", "tone-b", [0.4, 0.4, 0.4, 0.4, 0.5, None]),
+    ]
+    chart = drawn("t", rows, list("abcdef"), "s", unit="s")
+    assert [chart.last(row) for row in rows] == ["–", "500 ms"]
+
+
 def test_a_share_has_one_decimal() -> None:
     shown = [percent(value) for value in (2.3333333333333335, 40, 40.0, 99.96, 0)]
     assert shown == ["2.3 %", "40 %", "40 %", "100 %", "0 %"]
