@@ -46,6 +46,8 @@ test-all: setup ## every test, the slow ones too, then again with the oldest dep
 	@test -x $(BIN)/promtool || test "$$(id -u)" != 0 || scripts/promtool.sh $(BIN)
 	@command -v systemd-analyze >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends systemd
 	@command -v npm >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends npm
+	@command -v go >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends golang-go
+	@command -v java >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends default-jre-headless
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev,e2e,docs]'
 	$(BIN)/python scripts/test_parts.py --slow
 	$(BIN)/python scripts/oldest.py
@@ -115,6 +117,7 @@ clients: setup ## every SDK (Python, TypeScript, Go) against real servers on SQL
 	@command -v npm >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends npm
 	@command -v go >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends golang-go
 	$(BIN)/python -m scripts.clients $(ONLY)
+	$(if $(ONLY),,$(BIN)/python -m scripts.clients --languages deno,bun --stores sqlite)
 	$(if $(ONLY),,$(BIN)/pytest tests/clients -q -m slow --deselect tests/clients/test_scenarios.py::test_every_sdk_on_every_store)
 
 wagtail: setup ## Wagtail's own tests that enqueue, with Winch as the backend of its tasks

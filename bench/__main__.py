@@ -110,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
                 rounds=options.rounds,
                 is_quick=options.quick,
                 absent=absent,
-                say=say,
+                log=log,
                 keep=keep,
             )
             run = gather(results)
@@ -129,7 +129,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(f"{datetime.now(UTC):%H:%M:%S} {text}", flush=True)
 
 
@@ -202,7 +202,7 @@ def install(
                 )
             except CannotInstall as error:
                 absent[one.name] = str(error)
-                say(f"{one.name} cannot be installed: {error}")
+                log(f"{one.name} cannot be installed: {error}")
     return environments, absent
 
 

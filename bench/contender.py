@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.01
 
 
 class Failed(Exception):
-    """A contender could not be measured; the message says why."""
+    """A contender could not be measured; the message has the reason."""
 
 
 class Unsupported(Failed):

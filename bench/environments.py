@@ -25,7 +25,7 @@ INSTALL_SECONDS = 600
 
 
 class CannotInstall(Exception):
-    """The message says what was tried and the last line of what went wrong."""
+    """The message has the command and the last line of its output."""
 
 
 @dataclass(frozen=True)

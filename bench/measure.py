@@ -177,7 +177,7 @@ def drain_rate(
             bench.jobs[key] = enough
             return found
         # Too short to mean anything: again, with more jobs. Never more than eight times as many, because
-        # a very short run says little about the rate.
+        # a very short run gives no steady rate.
         jobs = min(jobs * 8, enough)
 
 
@@ -211,7 +211,7 @@ def drain_once(
             start = workers.wait_for(1)
             begun = start.first or start.at
             before, cpu = bench.stores.cost(store), workers.cpu_seconds()
-            # A drain that crawls along is a figure of its own; nobody waits for its end.
+            # A very slow drain is a figure of its own; the run does not wait for its end.
             within = max(bench.lengths.gated, SHORT) if drain.gate else bench.lengths.drain
             done = workers.wait_for(runs, within=TIMES_TOO_LONG * within)
             end = wait_empty(producer, done)

@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 
 @dataclass(frozen=True)
 class Run:
-    """Everything there is to say about one run."""
+    """Everything that the report contains about one run."""
 
     date: str
     is_quick: bool

@@ -67,7 +67,7 @@ def run_all(
     rounds: int,
     is_quick: bool,
     absent: Mapping[str, str],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     keep: Callable[[Results], None] = lambda _: None,
 ) -> Results:
     """Run the scenarios; what cannot be measured is kept as a failure with its reason.
@@ -82,7 +82,7 @@ def run_all(
             for scenario in together:
                 if number <= (scenario.rounds or rounds):
                     found = results.setdefault(scenario.name, {})
-                    _take_turns(scenario, number, bench, found, is_quick, absent, say)
+                    _take_turns(scenario, number, bench, found, is_quick, absent, log)
         keep(results)
     return results
 
@@ -94,7 +94,7 @@ def _take_turns(
     found: dict[str, Series],
     is_quick: bool,
     absent: Mapping[str, str],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> None:
     """One round of one scenario."""
     for contender in scenario.contenders(is_quick):
@@ -109,11 +109,11 @@ def _take_turns(
         except Exception as error:  # a long run must not end because one measurement did
             known = isinstance(error, Failed)
             series.failures.append(str(error) if known else f"{type(error).__name__}: {error}")
-            say(f"{scenario.name} · {contender.name}: {series.failures[-1]}")
+            log(f"{scenario.name} · {contender.name}: {series.failures[-1]}")
         else:
             series.rounds.append(values)
             measured = "  ".join(f"{key} {value:,.4g}" for key, value in values.items())
-            say(f"{scenario.name} · {contender.name} · {number}: {measured}")
+            log(f"{scenario.name} · {contender.name} · {number}: {measured}")
 
 
 def median(results: Results, scenario: str, name: str, key: str) -> float | None:

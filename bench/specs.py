@@ -13,8 +13,8 @@ STORE_NAMES = {"pg": "PG", "redis": "Redis", "sqlite": "SQLite", "sqlite-normal"
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. `must` and `aim` are compared with `ratio` when `how` speaks of the ratio, else
-    with `winch`; `ok` is None where something was not measured, and `reason` says what."""
+    """One comparison. `must` and `aim` are compared with `ratio` when `how` names the ratio, else
+    with `winch`; `ok` is None where a value was not measured, and `reason` names it."""
 
     line: str
     metric: str

@@ -20,6 +20,6 @@ def deliver(message: Message) -> None:
     arrived.append((message.key, message.payload["what"]))
 
 
-def tell(customer: str, what: str, conn: object = None) -> str:
-    """Call it in the transaction that made the news, with its connection."""
+def publish(customer: str, what: str, conn: object = None) -> str:
+    """Call it in the transaction of the change, with its connection."""
     return app.outbox.add("webhooks", key=customer, payload={"what": what}, conn=conn).id

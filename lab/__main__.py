@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--resume", action="store_true", help="leave out what has passed according to the journal"
     )
-    parser.add_argument("--list", action="store_true", help="say what there is and end")
+    parser.add_argument("--list", action="store_true", help="list the faults and the stores, and exit")
     parser.add_argument(
         "--keep",
         type=Path,
@@ -144,7 +144,7 @@ def choose(args: argparse.Namespace) -> list[Job]:
             stores = stores[:1]
         found += [(kinds, store) for store in stores]
     if not found:
-        raise ValueError("no such fault on such a store; --list tells what there is")
+        raise ValueError("no such fault on such a store; --list shows the faults and the stores")
     return found
 
 

@@ -28,7 +28,7 @@ PLAIN = ("slow", "aslow")
 
 
 class Notary(Witness):
-    """A witness that also notes the ids of every job somebody is about to store."""
+    """A witness that also notes the ids of every job that a producer is about to store."""
 
     def __init__(self, inner: Driver, recorder: Recorder) -> None:
         super().__init__(inner, recorder)

@@ -3,7 +3,7 @@
     python -m lab.fuzz                      2,000 inputs for each target
     python -m lab.fuzz --only cron --examples 100000
 
-A target may raise a WinchError, which says what is wrong. Anything else, an answer of 500 over HTTP, and
+A target may raise a WinchError, which names the mistake. Anything else, an answer of 500 over HTTP, and
 anything that takes longer than a second, is a finding. Each text is also fed repeated, 20,000 characters
 long.
 """

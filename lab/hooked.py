@@ -43,7 +43,7 @@ class _Os:
 
 
 def be_a_twin() -> None:
-    """Have this worker's sessions say the host, pid and name that all its twins say."""
+    """Give this worker's sessions the host, pid and name of all its twins."""
     from winch.engine.worker import worker
 
     module: Any = worker
@@ -52,7 +52,7 @@ def be_a_twin() -> None:
 
 
 def die_at(verb: str, when: str, number: int) -> None:
-    """Kill this process, as by somebody else, at its call of this number of the verb."""
+    """Kill this process with SIGKILL at its n-th call of the verb."""
     left = number
 
     def passes(name: str, moment: str) -> None:

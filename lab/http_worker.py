@@ -1,4 +1,4 @@
-"""A worker that knows Winch only over HTTP: it claims, works, and completes, until it is told to stop.
+"""A worker that knows Winch only over HTTP: it claims, works, and completes, until it is stopped.
 
     python -m lab.http_worker PORT
 
@@ -62,7 +62,7 @@ class HttpWorker:
             statuses.append(self._post(f"jobs/{job['id']}/complete", {"token": job["token"]})[0])
 
     def _post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """The status and what was said; 0 when there was no answer."""
+        """The status and the body of the answer; 0 without an answer."""
         wire = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT)
         try:
             wire.request(

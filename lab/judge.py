@@ -64,8 +64,8 @@ def judge(
 
 
 def _as_far_as_it_can_be_judged(found: list[Violation], load: float) -> list[Violation]:
-    """Where far more processes want to run than can, that a live worker keeps its lease is not promised:
-    what depends on it is told as it is, and is no violation. The run has still not passed."""
+    """On an overloaded machine a live worker may lose its lease: rules that depend on it are reported
+    as not judged, and are no violation. The run has still not passed."""
     if load <= BUSY:
         return found
     late = [one for one in found if one.invariant == "alive" or _is_late_rescue(one)]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 # Six times what the longest run takes on a machine with nothing else to do.
 LIMIT = 480.0
-# For a run to put its servers away after it was told to stop.
+# Time for a run to stop its servers after its stop signal.
 LEAVING = 30.0
 
 

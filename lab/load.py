@@ -5,8 +5,8 @@
 With LAB_LOAD=gated it is the load of gates: three times as many jobs, most of them short and under
 limits, rates, FIFO keys and tenants, so that workers claim them ahead.
 
-It says before each call which ids it will use and after it what it was told. What it was told nothing
-about it asks for again, with the same id. What the store cannot do it leaves out.
+It notes the ids before each call and the answer after it. A call without an answer is repeated
+with the same ids. Load that the store cannot carry is left out.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Producer:
         return self._call(self.rng.choice(PLAIN), self._length())
 
     def unnamed(self) -> int:
-        """One whose id Winch draws, as most callers have it: it may be handed over to who waits."""
+        """One whose id Winch draws, as for most callers: it may be handed over to a waiting worker."""
         notary = self.app.notary
         assert notary is not None
         notary.drawn.clear()

@@ -5,9 +5,9 @@
     python -m lab.move --pair sqlite:postgres --back   begin, and take it back, with kills, too
 
 Producers store plain jobs, members of FIFO keys, jobs with unique keys and given ids, and delayed ones.
-A schedule ticks every second. Handlers note every start and every end. Then everything that was
-acknowledged must have ended in one of the two stores, once; the members of a key in their order; each
-window once.
+A schedule ticks every second, and its jobs must not overlap. Handlers note every start and every end.
+Then everything that was acknowledged must have ended in one of the two stores, once; the members of a
+key in their order; each window once.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ TASKS = """
         with (FOLDER / str(os.getpid())).open("a") as file:
             file.write(" ".join(map(str, words)) + "\\n")
 
-    def ran(ctx, key, n) -> None:
+    def ran(ctx, key, n, seconds=0.004) -> None:
         note("start", ctx.job_id, ctx.fence, time.monotonic_ns(), key, n)
-        time.sleep(0.004)
+        time.sleep(seconds)
         note("end", ctx.job_id, ctx.fence, time.monotonic_ns(), key, n)
 
     @app.task(name="lab.plain")
@@ -81,7 +81,7 @@ TASKS = """
 
     @app.task(name="lab.tick")
     def tick(*, ctx: Context) -> None:
-        ran(ctx, "-", 0)
+        ran(ctx, "tick", 0, 1.2)
 """
 
 PRODUCER = """
@@ -371,7 +371,8 @@ def _longest(gaps: Sequence[float]) -> str:
 
 
 def _order(lab: Lab, runs: Sequence[Run]) -> Iterator[str]:
-    """Members of a key one after the other, in order; no two jobs of the limit at once."""
+    """Members of a key one after the other, in order; no two jobs of the limit at once, nor of the
+    schedule."""
     by_key: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.key != "-":
@@ -419,7 +420,7 @@ FILL = """
     import sys
     from tasks import app, plain, member
 
-    app.schedules.add("every-second", task="lab.tick", every="1s")
+    app.schedules.add("every-second", task="lab.tick", every="1s", overlap="skip")
     for n in range(int(sys.argv[1])):
         plain.enqueue(n)
         if n % 4 == 0:

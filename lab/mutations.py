@@ -65,6 +65,10 @@ ORDER = "members of a FIFO key are numbered in a different order than they were 
 LOCK = "gates are not locked before they are read"
 BREAKER = "an attempt that started before a breaker tripped changes the breaker"
 OFFER_ENDED = "a job is assigned to a session that has ended"
+ROOM_OF_MANY = "a claim takes all candidates of a gate without comparing their number with its room"
+OFFER_FULL = "a job is handed over under a limit that is full"
+OFFER_MEMBERS = "a member of a FIFO key is handed over before those that stand before it"
+OFFER_UNLOCKED = "a job is handed over under a gate that another transaction has"
 OFFER_UNHEARD = "a worker does not look for jobs whose notification was lost"
 NARROW = "a token restricted to some tasks reaches jobs of other tasks"
 PARCEL_TWICE = "a parcel that comes again is stored again"
@@ -279,6 +283,26 @@ MUTATIONS = (
         "offer, ended", "postgres", OFFER_ENDED,
         (("postgres/migrations/0001_schema.sql", "offer.session AND session.ended_at IS NULL", "offer.session"),),
         ("test:tests/storage/test_postgres_offers.py::test_an_ended_session_is_handed_nothing",),
+    ),
+    Mutation(
+        "room of many", "postgres", ROOM_OF_MANY,
+        (("postgres/migrations/0001_schema.sql", " AND wanted.number <= g_room[wanted.gate])", ")"),),
+        ("test:tests/storage/test_postgres_admission.py::test_a_claim_decides_what_the_reference_decides",),
+    ),
+    Mutation(
+        "offer, past the limit", "postgres", OFFER_FULL,
+        (("postgres/migrations/0001_schema.sql", "            OR used + takes > most\n", ""),),
+        ("test:tests/storage/test_postgres_offers.py::test_a_limit_that_is_set_counts_for_a_hand_over",),
+    ),
+    Mutation(
+        "offer, past members", "postgres", OFFER_MEMBERS,
+        (("postgres/migrations/0001_schema.sql", "IF EXISTS (SELECT FROM {schema}.job AS member WHERE member.fifo = job.fifo)\n            OR EXISTS (", "IF EXISTS ("),),
+        ("test:tests/storage/test_postgres_offers.py::test_a_job_whose_gate_is_open_is_handed_over_with_its_permit",),
+    ),
+    Mutation(
+        "offer, gate unlocked", "postgres", OFFER_UNLOCKED,
+        (("postgres/migrations/0001_schema.sql", "WHERE gate.key = wanted FOR NO KEY UPDATE SKIP LOCKED;", "WHERE gate.key = wanted;"),),
+        ("test:tests/storage/test_postgres_offers.py::test_a_producer_does_not_wait_for_a_gate_that_another_transaction_has",),
     ),
     Mutation(
         "offer, unheard", "postgres", OFFER_UNHEARD,

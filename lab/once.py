@@ -33,8 +33,8 @@ def once(
     seconds: float = load.SECONDS,
     logs: Path | None = None,
 ) -> Result:
-    """Run these faults together on this store, and judge. `logs`: where to leave what the processes of a
-    failed run said and did."""
+    """Run these faults together on this store, and judge. `logs`: where to leave the logs and
+    the lines of the processes of a failed run."""
     began = time.monotonic()
     words = {
         "store": store,

@@ -6,7 +6,7 @@
 
 It runs an event loop in a thread of its own. For PostgreSQL it reads the frames of the wire
 protocol, as far as it must to know when a statement has taken effect: it forwards the client's
-request, waits until the server has said ReadyForQuery outside of a transaction and without an error,
+request, waits until the server has sent ReadyForQuery outside of a transaction and without an error,
 and only then cuts, so the commit is certain and the client cannot know. Connections must not be
 encrypted: a request for encryption is answered with no.
 """
@@ -207,7 +207,7 @@ class _Connection:
 
 
 class Proxy:
-    """Stands between clients and a server at `address`. `counters` tell what it has done."""
+    """Stands between clients and a server at `address`. `counters` count its actions."""
 
     def __init__(self, address: tuple[str, int], *, is_postgres: bool = True) -> None:
         self.address = address
@@ -259,7 +259,7 @@ class Proxy:
 
     @contextmanager
     def stall(self) -> Iterator[None]:
-        """Pass nothing on in either direction, and say nothing: a half-open network."""
+        """Pass nothing on in either direction, and close nothing: a half-open network."""
         self._loop.call_soon_threadsafe(self._flowing.clear)
         self.counters["stalled"] += 1
         try:
@@ -365,7 +365,7 @@ def _text(message: bytes, at: int) -> tuple[str, int]:
 
 def _with_effect(texts: list[str], tags: list[bytes]) -> list[str]:
     """The statements that touched a row, by their command tags (`UPDATE 0`): the others are not worth a
-    cut. COMMIT and its like touch none and say nothing about it."""
+    cut. COMMIT and its like touch none, and their tags have no count."""
     if len(texts) != len(tags):
         return texts
     return [text for text, tag in zip(texts, tags, strict=True) if not tag.endswith(b" 0\0")]

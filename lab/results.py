@@ -43,7 +43,7 @@ def keep(results: list[Result], file: Path) -> None:
         for result in results
     ]
     file.parent.mkdir(parents=True, exist_ok=True)
-    # Added in one write: whoever is killed here leaves the earlier ones as they were.
+    # Added in one write: a process killed here leaves the earlier results intact.
     with file.open("ab") as out:
         out.write(b"".join(msgspec.json.encode(result) + b"\n" for result in results))
 

@@ -1,7 +1,7 @@
 """One run's store, processes and load: faults at random times, then peace, then a verdict.
 
 Nothing is decided by a clock of the lab's: a machine that is busy makes a run longer, and the history
-tells the same story. A run whose faults did nothing proves nothing, and fails.
+stays the same. A run whose faults did nothing proves nothing, and fails.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Run:
         self.flags: list[str] = []
         self.is_over = threading.Event()
         self.measures: dict[str, float] = {}
-        # Sessions tell no pid by which a worker could be known: they all say the same.
+        # Sessions all have the same pid, so that it identifies no worker.
         self.are_twins = False
         # The most processes for each core that wanted to run.
         self.busiest = 0.0
@@ -234,7 +234,7 @@ class Run:
         )
 
     def _give_up_batches(self, *, is_known_too: bool = False) -> bool:
-        """Do what is left to a producer whose block raised because the store was gone in the middle of
+        """Do the part of a producer whose block raised because the store was gone in the middle of
         it: the batch stays open for good, and its callback blocked (docs/howto/flows.md). A store that
         was set back may also have forgotten that a batch was closed."""
         lines = [line for line in read(self.recorder.folder) if isinstance(line, Replied)]
@@ -289,7 +289,7 @@ class Run:
             windows=expected,
             effects=effects,
             transactional=TRANSACTIONAL,
-            # Workers that were told to stop may be slow to hear it on a busy machine.
+            # On a busy machine a worker may be slow to handle its stop signal.
             stop_settle=timedelta(seconds=3),
             # One call may take hundreds, or ask several servers one after another.
             claim_call=timedelta(seconds=LEASE),

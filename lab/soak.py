@@ -112,7 +112,7 @@ def _soak(run: Run, kinds: Sequence[type[Fault]], minutes: float) -> tuple[Soake
     for fault in faults:
         fault.prepare()
     run.begin()
-    watched = run.workers.pop(0)  # nobody strikes what is not in the list
+    watched = run.workers.pop(0)  # no fault strikes a worker outside of the list
     run.start_worker()
     for fault in faults:
         fault.begin()

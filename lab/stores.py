@@ -51,7 +51,7 @@ class Store:
         raise NotImplementedError
 
     def disturbances(self) -> list[str]:
-        """What befell the store that no fault of the lab had done, and under which it promises less."""
+        """Failures of the store that no fault of the lab caused, and under which it promises less."""
         return []
 
     def put_proxy(self) -> Proxy:
@@ -238,7 +238,7 @@ class Cluster(Store):
 
     name = "redis+cluster"
     # Redis's own default. On a busy machine a node may be silent for seconds; with a shorter time its
-    # replica took over although nobody had struck, and took back what was written last.
+    # replica took over without a fault, and lost the last writes.
     node_timeout_ms = 15_000
 
     def start(self) -> None:

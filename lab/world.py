@@ -318,7 +318,7 @@ class Simulation:
         producer = Wire(self.store, self, 1)
         surroundings = Surroundings(
             clock=self.clock,
-            entropy=self.rng.randbytes,
+            random_bytes=self.rng.randbytes,
             run=operation.run,
             arun=functools.partial(operation.arun, wait=_apause),
         )
@@ -339,7 +339,7 @@ class Simulation:
             every = self.rng.choice(["2s", "5s"])
             self.app.schedules.add(SCHEDULE, task="tick", every=every, misfire="all")
         self.loop.run_until_complete(self._begin())
-        # Once nobody has anything left to do, trouble is over: it would meet only idle workers.
+        # Once no work is left, trouble is over: it would meet only idle workers.
         self.loop.run_to(TROUBLE + 1, lambda: not has_schedule and not self._left())
         self.is_troubled = False
         windows: dict[str, tuple[datetime, ...]] = {}
@@ -359,7 +359,7 @@ class Simulation:
         return verdict
 
     def _left(self) -> bool:
-        """Whether somebody still has something to do: producers, who try again, and jobs."""
+        """Whether work is left: producers that retry, and jobs."""
         return bool(self.store._state.live) or not self._tasks[self.workers].done()
 
     def _outlook(self) -> Outlook:

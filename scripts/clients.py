@@ -2,6 +2,7 @@
 
     python -m scripts.clients                                        everything
     python -m scripts.clients --languages go --stores sqlite         a part
+    python -m scripts.clients --languages deno,bun --stores sqlite   the TypeScript SDK in other runtimes
     python -m scripts.clients --only lost --at-once 1 --no-build     scenarios whose file name has this
 
 An SDK that is not in the source yet is named and passed over.
@@ -68,8 +69,11 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    known = languages()
-    parser.add_argument("--languages", default=",".join(known), help="of: %(default)s")
+    known = languages(is_with_runtimes=True)
+    sdks = ",".join(languages())
+    parser.add_argument(
+        "--languages", default=sdks, help=f"of: {','.join(known)}; without it %(default)s"
+    )
     parser.add_argument("--stores", default=",".join(STORES), help="of: %(default)s")
     parser.add_argument("--only", default="", help="scenarios whose file name contains this")
     parser.add_argument("--quick", action="store_true", help="only scenarios marked quick")

@@ -136,7 +136,7 @@ class Picture:
 
 
 def processes(theme: Theme) -> Picture:
-    """Which processes there are, and who talks to whom."""
+    """The processes, and which of them communicate."""
     it = Picture(900, 400, "Producers, the store, and the processes of a worker", theme)
     it.frame(10, 20, 200, 260, "Your application")
     it.box(30, 60, 160, 54, "Web process", note="task.enqueue(…)")

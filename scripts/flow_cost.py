@@ -193,20 +193,20 @@ def work(url: str, size: int) -> None:
     app.close()
 
 
-def act_and_tell(act: Callable[[str, int], None], url: str, size: int, tell: Connection) -> None:
+def act_and_report(act: Callable[[str, int], None], url: str, size: int, sender: Connection) -> None:
     act(url, size)
-    # Of this program alone: what getrusage tells includes the process it was started from.
+    # Of this program alone: what getrusage reports includes the process it was started from.
     lines = Path("/proc/self/status").read_text().splitlines()
-    tell.send(next(line for line in lines if line.startswith("VmHWM")))
+    sender.send(next(line for line in lines if line.startswith("VmHWM")))
 
 
 def most_memory(act: Callable[[str, int], None], url: str, size: int) -> float:
     """MB that a process of its own has held at most."""
     spawning = multiprocessing.get_context("spawn")
-    found, tell = spawning.Pipe(duplex=False)
-    process = spawning.Process(target=act_and_tell, args=(act, url, size, tell))
+    found, sender = spawning.Pipe(duplex=False)
+    process = spawning.Process(target=act_and_report, args=(act, url, size, sender))
     process.start()
-    tell.close()
+    sender.close()
     line: str = found.recv()
     process.join()
     return int(line.split()[1]) / 1024
@@ -338,8 +338,8 @@ class Queue:
         self._app = made.app
 
         @made.app.task(name="work", queue="q")
-        async def work(who: str) -> None:
-            self.started.append(who)
+        async def work(tenant: str) -> None:
+            self.started.append(tenant)
             await asyncio.sleep(0.02)
 
         self._work = work
@@ -347,8 +347,8 @@ class Queue:
             size = min(10_000, count - start)
             made.app.enqueue_many([self._of("a").bind("a") for _ in range(size)])
 
-    def _of(self, who: str) -> Any:
-        return self._work.using(tenant=who) if self._with_tenants else self._work
+    def _of(self, tenant: str) -> Any:
+        return self._work.using(tenant=tenant) if self._with_tenants else self._work
 
     async def run(self, *, b_comes: bool = False) -> tuple[float, int]:
         """Jobs a second; and how many of A's started after B enqueued ten and before its last did."""
@@ -364,10 +364,10 @@ class Queue:
             while len(started) < at + RUNS:  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.005)
             rate = (len(started) - at) / (time.monotonic() - began)
-        places = [n for n, who in enumerate(started) if who == "b"]
+        places = [n for n, tenant in enumerate(started) if tenant == "b"]
         if len(places) < 10:
             return rate, len(started)
-        return rate, sum(who == "a" for who in started[mark : places[-1]])
+        return rate, sum(tenant == "a" for tenant in started[mark : places[-1]])
 
 
 def measure_fairness(store: str, count: int) -> None:

@@ -154,7 +154,7 @@ def measure(url: str, seconds: float, per_minute: int) -> dict[str, Cost]:
     ):
         line = server.stdout.readline().strip() if server.stdout else ""
         if not line.startswith("http://"):
-            raise SystemExit(f"the server did not start; it said {line!r}")
+            raise SystemExit(f"the server did not start; its first line was {line!r}")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
         page.goto("about:blank")

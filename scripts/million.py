@@ -8,10 +8,10 @@ Fills the store where it is empty (`million_store.py`), and leaves the jobs ther
 --fill that is all. The pages are asked of a real `winch serve` in a process of its own, with its upkeep
 running, over a socket.
 
-Cold is the first answer of a new server process, from the moment when it says that it listens: for each
+Cold is the first answer of a new server process, from the moment when it prints its address: for each
 page another process. Then one server answers each page seven times, in rounds over all pages, so that
 what pages share is old when a page is asked again. A page is over with a median of 200 ms or a cold
-look of a second; the exit code says whether one is. A page that no address here covers is an error.
+look of a second; the exit code is 1 if one is. A page that no address here covers is an error.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Server:
         )  # fmt: skip
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line.startswith("http://"):
-            raise SystemExit(f"the server did not start: {self._said()}")
+            raise SystemExit(f"the server did not start: {self._last_output()}")
         self._port = int(line.strip().rstrip("/").rpartition(":")[2])
         self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
 
@@ -155,10 +155,10 @@ class Server:
             return PATIENCE * 1000, ""
         spent = (time.perf_counter() - began) * 1000
         if answer.status != 200:
-            raise SystemExit(f"{path} answered {answer.status}: {self._said()}")
+            raise SystemExit(f"{path} answered {answer.status}: {self._last_output()}")
         return spent, body.decode()
 
-    def _said(self) -> str:
+    def _last_output(self) -> str:
         self._log.seek(0)
         return self._log.read()[-2000:]
 
@@ -190,7 +190,7 @@ def check_coverage() -> None:
         pattern = re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(route.path)))
         if not any(pattern.fullmatch(address.partition("?")[0]) for address in PAGES.values()):
             raise SystemExit(
-                f"no address in PAGES is of {route.path}: add one, or say in NOT_MEASURED why not"
+                f"no address in PAGES is of {route.path}: add one, or give the reason in NOT_MEASURED"
             )
 
 

@@ -51,15 +51,15 @@ def declare(app: App) -> dict[str, Any]:
     """The tasks of the shop."""
 
     @app.task(name="shop.add", queue="q0", retry=Retry.fixed("1m", attempts=3))
-    def add(n: int, who: str = "") -> int:
+    def add(n: int, user: str = "") -> int:
         return n
 
     @app.task(name="shop.charge", queue="q0", search=["order_id"], retry=Retry.fixed("1m", attempts=3))
-    def charge(order_id: int, who: str = "") -> int:
+    def charge(order_id: int, user: str = "") -> int:
         return order_id
 
-    @app.task(name="shop.limited", queue="q8", limit=Limit(5, key="who"))
-    def limited(n: int, who: str = "") -> int:
+    @app.task(name="shop.limited", queue="q8", limit=Limit(5, key="user"))
+    def limited(n: int, user: str = "") -> int:
         return n
 
     return {"add": add, "charge": charge, "limited": limited}
@@ -81,12 +81,12 @@ def fill(app: App, tasks: dict[str, Any], wanted: int) -> None:
     dead, completed, retrying = wanted // 100, wanted * 3 // 10, wanted // 50
     ends = dead + completed + retrying
     _enqueue(app, tasks, range(ends), "past")
-    _say(f"{ends:,} jobs to be run", began)
+    _log(f"{ends:,} jobs to be run", began)
     _run(app, dead, completed, retrying)
-    _say(f"{ends:,} jobs run", began)
+    _log(f"{ends:,} jobs run", began)
     _flows(app, tasks)
     _enqueue(app, tasks, range(ends, wanted - wanted // 20 - wanted // 50), None)
-    _say("ready jobs stored", began)
+    _log("ready jobs stored", began)
     for start in range(0, wanted // 20, BATCH):
         call = tasks["add"].using(queue=QUEUES[start // BATCH % 8], delay="30d")
         app.enqueue_many(call.bind(n) for n in range(start, min(start + BATCH, wanted // 20)))
@@ -96,16 +96,16 @@ def fill(app: App, tasks: dict[str, Any], wanted: int) -> None:
             calls[(n * n) % TENANTS].bind(n) for n in range(start, min(start + BATCH, wanted // 50))
         )
     app.enqueue_many(tasks["add"].using(queue="q9", unique=f"key-{n}").bind(n) for n in range(KEYS))
-    app.enqueue_many(tasks["limited"].bind(n, who=f"user-{n % 20}") for n in range(KEYS))
+    app.enqueue_many(tasks["limited"].bind(n, user=f"user-{n % 20}") for n in range(KEYS))
     _beside(app)
     books = _books(time.time())
     for start in range(0, len(books), 200):
         driver.run(driver.kv_put(books[start : start + 200]))
     driver.run(driver.kv_put([KvRecord(book=MARK, key="jobs", body=str(wanted))]))
-    _say(f"stored {wanted:,} jobs", began)
+    _log(f"stored {wanted:,} jobs", began)
 
 
-def _say(text: str, began: float) -> None:
+def _log(text: str, began: float) -> None:
     sys.stderr.write(f"{text} after {time.monotonic() - began:.0f} s\n")
 
 

@@ -152,7 +152,7 @@ class Diff:
                 yield f"{where}.{name}: may be missing now"
 
     def _kind(self, document: Json, schema: Json) -> str:
-        """What tells the variants of a schema apart: the tag of a tagged object, else the JSON type."""
+        """What identifies a variant of a schema: the tag of a tagged object, else the JSON type."""
         schema = self._found(document, schema)
         for name, part in schema.get("properties", {}).items():
             values = part.get("enum", [part["const"]] if "const" in part else [])

@@ -4,7 +4,8 @@ python scripts/redis_cost.py [JOBS]
 
 One server and a cluster of three primaries without replicas, by turns, with the same jobs: enqueued
 by the thousand as `enqueue_many` does, claimed and finished in batches of 500 as a busy worker does.
-Told is the median of the rounds. CPU time only: it may run beside other work, though it costs more then.
+The output is the median of the rounds. CPU time only: it may run beside other work, at
+a higher cost.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def middle(costs: Sequence[Cost]) -> Cost:
     return sorted(costs, key=lambda cost: cost.whole)[len(costs) // 2]
 
 
-def tell(name: str, cost: Cost) -> None:
+def show(name: str, cost: Cost) -> None:
     steps = ", ".join(f"{step} {spent:.2f}" for step, spent in cost.steps.items())
     kept = ", ".join(f"{state} {size:.0f}" for state, size in cost.sizes.items())
     sys.stdout.write(f"{name}: {cost.whole:.2f} µs of server CPU per job ({steps}); bytes: {kept}\n")
@@ -150,8 +151,8 @@ def main(jobs: int) -> None:
         for _ in range(ROUNDS):
             alone.append(measure(single.url, [single], jobs))
             spread.append(measure(cluster.url, cluster.nodes, jobs))
-    tell("one server", middle(alone))
-    tell("cluster", middle(spread))
+    show("one server", middle(alone))
+    show("cluster", middle(spread))
     ratios = sorted(many.whole / one.whole for one, many in zip(alone, spread, strict=True))
     sys.stdout.write(f"a job in the cluster costs {ratios[ROUNDS // 2]:.2f} of one on one server")
     sys.stdout.write(f" (rounds: {', '.join(f'{ratio:.2f}' for ratio in ratios)})\n")

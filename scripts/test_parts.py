@@ -1,4 +1,4 @@
-"""Run the tests part by part and say how long each part took.
+"""Run the tests part by part and print how long each part took.
 
 A part is a folder under tests/. A folder that does not exist yet is passed over; once it exists it
 must hold tests, because a part that silently collects nothing looks exactly like one that passes.
@@ -233,7 +233,7 @@ def run_lanes(runs: Sequence[Run], pytest_args: Sequence[str]) -> list[Result]:
 
 
 def planned(parts: Sequence[str], pytest_args: Sequence[str]) -> Iterator[list[Run]]:
-    """What runs side by side, one list after the other. A caller who chooses tests gets no pieces."""
+    """What runs side by side, one list after the other. With chosen tests a part is not split."""
     pieces = {} if "-k" in pytest_args else PIECES
 
     def room(part: str) -> str | None:

@@ -4,9 +4,9 @@
     python scripts/with_postgres.py -- make test
     python scripts/with_postgres.py --env WINCH_URL -- winch worker -A shop:app
 
-The command finds the server's URL in $WINCH_TEST_PG (or the variable given by --env), and wherever an
-argument says {url}. The server and its data are gone when the command ends; the exit code is the
-command's.
+The command finds the server's URL in $WINCH_TEST_PG (or the variable given by --env), and in place of
+{url} in its arguments. The server and its data are gone when the command ends; the exit code is
+the command's.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ hypothesis.settings.load_profile("winch")
 
 @pytest.fixture(scope="session", autouse=True)
 def no_bells_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nobody has left the bells of a SQLite file of this run in the folder for temporary files.
+    """No process has left the bells of a SQLite file of this run in the folder for temporary files.
 
-    What was killed could not tidy up; that is what a sweep removes. The rest is in use: somebody leaks.
+    A killed process cannot clean up; a sweep removes its bells. The rest are in use: a test leaks.
     """
     yield
     gc.collect()
@@ -34,15 +34,15 @@ def no_bells_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         with suppress(OSError):
             if (folder / "users").read_bytes().startswith(ours) and not remove_if_dead(folder):
                 left.append(f"{folder}: {(folder / 'users').read_text()}")
-    assert not left, f"bells that somebody still uses: {left}"
+    assert not left, f"bells that are still in use: {left}"
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Databases]:
     """One PostgreSQL server for the whole run: $WINCH_TEST_PG, or one of our own.
 
-    Shared by all tests, so nobody stops it; a test that must, starts a `PostgresServer` for itself. That
-    is why it need not sync: nothing is to outlive it.
+    All tests share it, so no test stops it; a test that must, starts its own `PostgresServer`. It need
+    not sync: no data outlives it.
     """
     if url := os.environ.get("WINCH_TEST_PG"):
         given = Databases(url)

@@ -58,7 +58,7 @@ class Databases:
 
     def drop_database(self, url: str) -> None:
         """Drop a database made here, also while clients are connected to it. A store whose tables can be
-        emptied is kept for the next who wants one."""
+        emptied is kept for the next test."""
         name = urlsplit(url).path.removeprefix("/")
         if name not in self._made:
             raise ServerError(f"{name!r} was not made here, so it is not dropped here")

@@ -139,7 +139,7 @@ class RedisServer(Server):
 
 
 class RedisCluster:
-    """Three primaries, each with a replica, unless told otherwise."""
+    """Three primaries, each with a replica by default."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class RedisCluster:
             "cluster-replica-validity-factor": "0",
         }
         if authority is not None:
-            # The nodes speak TLS with each other too; only then do they tell clients its port.
+            # The nodes speak TLS with each other too; only then do they send clients its port.
             settings |= {"tls-cluster": "yes", "tls-replication": "yes"}
         self.nodes = [
             RedisServer(settings=settings, name="redis-node", authority=authority)
@@ -198,7 +198,7 @@ class RedisCluster:
         return len(node.ask("CLUSTER", "NODES").decode().splitlines()) == len(self.nodes)
 
     def is_whole(self) -> bool:
-        """Every node that runs says that all slots are served, and every replica is in step."""
+        """Every running node reports that all slots are served, and every replica is in step."""
         for node in self.nodes:
             if not node.is_running:
                 continue
@@ -223,7 +223,7 @@ class RedisCluster:
         for first, last, owner, *_ in node.ask("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == owner[1])
-        raise ServerError(f"nobody has slot {slot}")
+        raise ServerError(f"no node has slot {slot}")
 
     def replica_of(self, primary: RedisServer) -> RedisServer:
         for node in self.nodes:
@@ -254,7 +254,7 @@ class RedisCluster:
 
 
 class WatchedRedis:
-    """A primary, a replica, and three sentinels that agree on who is which."""
+    """A primary, a replica, and three sentinels that agree on their roles."""
 
     def __init__(self) -> None:
         self.primary = RedisServer(name="redis-primary")
@@ -286,8 +286,8 @@ class WatchedRedis:
 
     def _is_agreed(self) -> bool:
         for sentinel in self.sentinels:
-            told = sentinel.ask("SENTINEL", "MASTER", "winch-test")
-            facts = dict(zip(told[::2], told[1::2], strict=True))
+            reply = sentinel.ask("SENTINEL", "MASTER", "winch-test")
+            facts = dict(zip(reply[::2], reply[1::2], strict=True))
             if facts[b"num-other-sentinels"] != b"2" or facts[b"num-slaves"] != b"1":
                 return False
         return self.replica.info("replication")["master_link_status"] == "up"
@@ -322,7 +322,7 @@ def find_redis(choice: str | None = None) -> Path:
 
 def system_redis() -> Path | None:
     program = shutil.which("redis-server") or shutil.which("valkey-server")
-    # Not resolved: the program does what the name says that it is called by.
+    # Not resolved: the program acts by the name that it is called by.
     return Path(program) if program else None
 
 

@@ -30,7 +30,7 @@ class ServerError(RuntimeError):
     """A test server could not be found, started or stopped; the message holds the end of its log."""
 
 
-# --- who runs a server, and where -------------------------------------------------------------------
+# --- the user and the folder of a server -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Server:
     """One server process with a folder of its own, which is removed with it.
 
     The end comes with `remove()`, or at the exit of the test run, or, when the run is killed, through
-    the guard. Subclasses say how to start and how to tell that it answers.
+    the guard. Subclasses define how to start, and how to check that it answers.
     """
 
     def __init__(self, name: str) -> None:

@@ -77,7 +77,7 @@ __all__ = [
 class PostgresServer(Server, Databases):
     """A PostgreSQL server of our own.
 
-    Commits are durable (fsync on) unless the suite says that durability is not its point. Extra
+    Commits are durable (fsync on) unless the suite does not test durability. Extra
     `settings` go to postgresql.conf, so that ALTER SYSTEM can still change them.
     """
 

@@ -1,6 +1,6 @@
 """FlexiQ on PostgreSQL, Redis or SQLite: batches of 100, a poll every millisecond.
 
-Its dispatch on enqueue is left to its own choice (on for Redis only): told to use it on SQLite, a worker
+Its dispatch on enqueue is left to its own choice (on for Redis only): with it on SQLite, a worker
 that finds a full queue takes its first batch and then a few jobs a second.
 """
 

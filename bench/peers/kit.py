@@ -4,7 +4,7 @@ An adapter is a file beside this one that describes one job system by a `Peer`. 
 the system's own environment, in one of two ways:
 
     python ADAPTER.py producer      takes one JSON request per line on stdin, answers with one per line
-    python ADAPTER.py worker        runs jobs until it is told to stop (SIGTERM, then SIGKILL)
+    python ADAPTER.py worker        runs jobs until it is stopped (SIGTERM, then SIGKILL)
 
 Requests of a producer: setup, fill, single, bulk, concurrent, paced, pending. Everything else comes from
 the environment: BENCH_URL (the store), BENCH_TALLY (a folder), BENCH_KIND (async, sync or isolated),
@@ -58,7 +58,7 @@ _spans: list[tuple[int, int, int]] = []
 
 
 class Planned(Exception):
-    """Every job, or one in a hundred, raises this on its first attempt, where the scenario says so."""
+    """Every job, or one in a hundred, raises this on its first attempt, if the scenario has failures."""
 
 
 def key(n: int) -> str:
@@ -139,7 +139,7 @@ def _keep_tally() -> None:
 
 
 class Unsupported(Exception):
-    """The system has no such thing; the message says what is missing."""
+    """The system has no such thing; the message names what is missing."""
 
 
 class Peer:

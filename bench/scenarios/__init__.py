@@ -1,1 +1,1 @@
-"""One module per question; each gives a list of scenarios (bench/scenario.py says what one is)."""
+"""One module per question; each gives a list of scenarios (bench/scenario.py defines it)."""

@@ -24,7 +24,7 @@ from bench.scenario import Scenario, Values
 BATCH, CONNECTIONS, BULK, TURNS = 50, 8, 1000, 4
 JOB = {"task": "bench.add", "args": {"a": 1}}
 QUEUE = "bench"
-ENOUGH = 150_000  # more jobs than anybody works off in a second over HTTP
+ENOUGH = 150_000  # more jobs than any system completes in a second over HTTP
 ROOT = Path(__file__).resolve().parent.parent.parent
 WINCH = [sys.executable, "-m", "winch"]
 

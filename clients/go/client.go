@@ -130,6 +130,7 @@ func or(given, otherwise time.Duration) time.Duration {
 type call struct {
 	patience time.Duration // for how long it is sent again
 	wait     time.Duration // how long the server may take on purpose
+	limit    time.Duration // how long one try may take, where that is less than the client's timeout
 }
 
 // ask sends a request until there is an answer, and decodes it into answer, if that is not nil.
@@ -147,7 +148,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body, answer any,
 	var pauses backoff
 	until := time.Now().Add(how.patience)
 	for {
-		text, err := c.once(ctx, method, path, data, how.wait)
+		text, err := c.once(ctx, method, path, data, how)
 		if err == nil {
 			if answer == nil {
 				return nil
@@ -164,10 +165,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body, answer any,
 		if !errors.As(err, &problem) || !problem.isForAWhile() {
 			return err
 		}
-		pause := pauses.next()
-		if problem.RetryAfter > 0 {
-			pause = problem.RetryAfter
-		}
+		pause := problem.RetryAfter + pauses.next()
 		if time.Now().Add(pause).After(until) {
 			return err
 		}
@@ -187,9 +185,13 @@ func (e *Error) isForAWhile() bool {
 }
 
 func (c *Client) once(
-	ctx context.Context, method, path string, data []byte, wait time.Duration,
+	ctx context.Context, method, path string, data []byte, how call,
 ) ([]byte, error) {
-	limited, cancel := context.WithTimeout(ctx, c.timeout+wait)
+	limit := c.timeout
+	if how.limit > 0 && how.limit < limit {
+		limit = how.limit
+	}
+	limited, cancel := context.WithTimeout(ctx, limit+how.wait)
 	defer cancel()
 	var body io.Reader
 	if data != nil {

@@ -3,6 +3,7 @@ package winch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -28,6 +29,10 @@ func (e *end) fails(name, message, trace string) {
 		"id": e.job.ID, "token": e.job.token, "outcome": "fail", "error": problem,
 	}
 	e.size = len(message) + len(trace)
+}
+
+func (e *end) timedOut() {
+	e.fails("winch.JobTimeout", fmt.Sprintf("took longer than its timeout of %g s", e.job.TimeoutSeconds), "")
 }
 
 // ends sends how jobs end: while one request is under way the next ones gather, and go together. A repeat

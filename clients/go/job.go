@@ -19,6 +19,8 @@ const (
 	Lost Reason = "lost"
 	// Stopping: the worker ends. A handler that returns context.Canceled gives the job back.
 	Stopping Reason = "stop"
+	// TimedOut: the job takes longer than its timeout. An error that is context.Canceled fails the attempt.
+	TimedOut Reason = "timeout"
 )
 
 // Job is a job that a handler runs. Its methods may be called from any goroutine, also after the context of
@@ -48,6 +50,8 @@ type Facts struct {
 	Args      json.RawMessage   `json:"args"`
 	// Input is what a member of a flow takes from the jobs before it.
 	Input json.RawMessage `json:"input"`
+	// TimeoutSeconds is how long the handler may run; 0: no limit.
+	TimeoutSeconds float64 `json:"timeout_seconds"`
 }
 
 // claimed is a job as the server sends it.

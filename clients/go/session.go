@@ -193,7 +193,9 @@ func (s *session) beatOnce(ctx context.Context, key string, every time.Duration)
 		Orders                    []order
 	}
 	body := map[string]any{"running": running, "answers": answers}
-	if err := s.ask(ctx, key, "/heartbeat", body, &found, call{patience: every / 2}); err != nil {
+	// A heartbeat that hangs is given up after half of the lease, so that the next one keeps the jobs.
+	how := call{patience: every / 2, limit: 2 * every}
+	if err := s.ask(ctx, key, "/heartbeat", body, &found, how); err != nil {
 		return err
 	}
 	w.mutex.Lock()

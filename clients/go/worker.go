@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -15,7 +16,7 @@ import (
 
 const (
 	poll = 5 * time.Second
-	// How long handlers that were asked to stop have until the session ends without them.
+	// How long handlers that were asked to stop have until their job, or the session, ends without them.
 	lastMoment = time.Second
 )
 
@@ -263,8 +264,8 @@ func (w *Worker) claimUntilStopped() {
 				w.client.logf("winch: claim: %v", err)
 				pause := pauses.next() + firstPause
 				var problem *Error
-				if errors.As(err, &problem) && problem.RetryAfter > pause {
-					pause = problem.RetryAfter
+				if errors.As(err, &problem) {
+					pause += problem.RetryAfter
 				}
 				w.pause(pause)
 			}
@@ -359,13 +360,36 @@ func (w *Worker) claim(most int, wait time.Duration) (int, error) {
 // -- jobs -------------------------------------------------------------------------------------------
 
 func (w *Worker) run(ctx context.Context, job *Job) {
+	var once sync.Once
+	over := func(ended end) { once.Do(func() { w.ends.add(ended) }) }
+	clock, stop := context.WithCancel(w.life)
+	if job.TimeoutSeconds > 0 {
+		go w.limit(clock, job, over)
+	}
 	ended := w.outcome(WithTrace(ctx, traceOf(job.Headers)), job)
+	stop()
 	job.cancel()
 	w.mutex.Lock()
 	w.busy--
 	w.tell()
 	w.mutex.Unlock()
-	w.ends.add(ended)
+	over(ended)
+}
+
+// limit stops a handler whose time is over. One that goes on keeps its slot, and what it returns is
+// dropped.
+func (w *Worker) limit(ctx context.Context, job *Job, over func(end)) {
+	if !sleep(ctx, time.Duration(math.Min(job.TimeoutSeconds*1e9, math.MaxInt64/2))) {
+		return
+	}
+	job.stop(TimedOut)
+	if !sleep(ctx, lastMoment) {
+		return
+	}
+	w.client.logf("winch: %s: its handler goes on past its timeout", job)
+	late := end{job: job}
+	late.timedOut()
+	over(late)
 }
 
 // outcome runs the handler, and is how its job ends.
@@ -404,6 +428,8 @@ func (w *Worker) outcome(ctx context.Context, job *Job) (ended end) {
 		}
 	case err != nil && errors.Is(err, context.Canceled) && job.Stopped() == Cancelled:
 		ended.fields["outcome"], ended.fields["reason"] = "cancel", "cancelled while it ran"
+	case err != nil && errors.Is(err, context.Canceled) && job.Stopped() == TimedOut:
+		ended.timedOut()
 	case err != nil && errors.Is(err, context.Canceled) && job.Stopped() != "":
 		ended.fields["outcome"], ended.fields["has_started"] = "release", true
 	case err != nil:

@@ -55,7 +55,7 @@ async function run(job) {
     await ask("POST", `${path}/complete`, { token, result: result ?? null });
     console.log(`${job.task} ${job.id} completed`);
   } catch (error) {
-    if (error.code === "lost-claim") return; // somebody else has it by now
+    if (error.code === "lost-claim") return; // another worker has it by now
     const failure = { type: error.name, message: error.message, traceback: error.stack };
     const ended = await ask("POST", `${path}/fail`, { token, error: failure });
     console.log(`${job.task} ${job.id} failed, it is ${ended.state} now`);

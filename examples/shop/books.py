@@ -103,8 +103,8 @@ IN_STOCK = 1_000_000
 
 @dataclass(frozen=True)
 class Effects:
-    """Where a job writes. `tx` is the job's own transaction, where the store has one; `is_new` tells
-    whether an earlier attempt has written already."""
+    """Where a job writes. `tx` is the job's own transaction, where the store has one; `is_new` is
+    false if an earlier attempt has written already."""
 
     run: Callable[[Any], list[tuple[Any, ...]]]
     tx: Any

@@ -72,7 +72,7 @@ def begin_checkout(order: Order) -> dict[str, str]:
 
 @web.post("/approvals", status_code=202)
 def approve(answer: Answer) -> dict[str, bool]:
-    """Say yes or no. Asking twice is one signal, and an early one is kept."""
+    """Approve or refuse. Two requests are one signal, and an early one is kept."""
     return {"new": app.signal(f"approval:{answer.id}", {"ok": answer.ok}, id=answer.id)}
 
 

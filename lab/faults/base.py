@@ -19,7 +19,7 @@ ALL = ("sqlite", "postgres", "redis", "redis+cluster")
 
 
 class Fault:
-    """One fault in one run. Subclasses say what `strike` does, and how it is seen to have happened."""
+    """One fault in one run. Subclasses define `strike`, and how the run proves that it happened."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -32,7 +32,7 @@ class Fault:
     is_virtual: ClassVar[bool] = False
     # Between two strikes, at random.
     every: ClassVar[tuple[float, float]] = (3.0, 6.0)
-    # From the end of a lease to the rescue. None: nobody was able to sweep all the time.
+    # From the end of a lease to the rescue. None: no process was able to sweep all the time.
     takeover: ClassVar[timedelta | None] = TAKEOVER
 
     def __init__(self, run: Run, rng: random.Random) -> None:

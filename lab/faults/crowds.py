@@ -145,7 +145,7 @@ class Herd(Fault):
             Violation("I16", None, f"a client of the herd got {words}") for words in self.failed[:3]
         ]
         if named(verdict, "rescued"):
-            found.append(Violation("alive", None, "the herd cost somebody the lease"))
+            found.append(Violation("alive", None, "a worker lost its lease in the herd"))
         return found
 
 

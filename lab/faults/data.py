@@ -1,4 +1,4 @@
-"""Faults of data: rows that nobody could have written, payloads without measure, a backlog, a backup."""
+"""Faults of data: rows that Winch cannot write, oversized payloads, a backlog, a backup."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PoisonedRows(Fault):
         {"args": '{"seconds": 1, "seconds": "x"}'},
         {"args": "[" * DEEP + "]" * DEEP},
         {"args": '{"seconds": 1e999}'},
-        {"args": '{"nobody": "knows this"}'},
+        {"args": '{"unknown": "argument"}'},
         {"args": '{"seconds": 0.01}', "version": 99},
         {"args": '{"seconds": 0.01}', "version": -1},
         {"args": '{"seconds": 0.01}', "options": '{"timeout": "never", '},
@@ -98,7 +98,7 @@ class PoisonedRows(Fault):
 
     def judge(self, history: History, verdict: Verdict) -> list[Violation]:
         found = [
-            Violation("I17", job, "nobody had its task, and it did not stay ready") for job in self.taken
+            Violation("I17", job, "no worker had its task; it did not stay ready") for job in self.taken
         ]
         for job in history.jobs:
             if job.id in self.unknown and job.state is not JobState.COMPLETED:
@@ -112,7 +112,7 @@ class PoisonedRows(Fault):
             ):
                 found.append(Violation("I16", job.id, f"a bad row is {job.state}"))
             if job.id in self.bad and job.state is JobState.DEAD and not job.reason:
-                found.append(Violation("I16", job.id, "a bad row died, and nobody says of what"))
+                found.append(Violation("I16", job.id, "a bad row is dead without a reason"))
         return found + steady(history)
 
 
@@ -284,17 +284,17 @@ class Uncommitted(Fault):
                 thread.start()
                 time.sleep(self.rng.uniform(0.1, 1.0))
                 if returned and returned[0] == mine:
-                    self.wrong.append(f"{key}: the rival was told of a job that was not committed")
+                    self.wrong.append(f"{key}: the rival got a job that was not committed")
                 if not is_kept:
-                    raise RuntimeError("the caller changes its mind")
+                    raise RuntimeError("the caller rolls back")
             self.run.recorder.replied(call, "acked", [mine])
         except RuntimeError:
             self.run.recorder.replied(call, "failed", [mine])
         thread.join(30)
         if not returned:
-            self.wrong.append(f"{key}: the rival was told nothing")
+            self.wrong.append(f"{key}: the rival got no answer")
         elif returned[0] != (mine if is_kept else theirs):
-            self.wrong.append(f"{key}: kept={is_kept}, and the rival was told {returned[0]}")
+            self.wrong.append(f"{key}: kept={is_kept}, and the rival got {returned[0]}")
         self.rounds += 1
 
     def heal(self) -> None:

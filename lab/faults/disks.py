@@ -1,4 +1,4 @@
-"""Faults of disks and memory: full; and what must have reached the disk before anybody is told."""
+"""Faults of disks and memory: full; and what must reach the disk before a caller gets its answer."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class SqliteKills(Fault):
 
 class Synced(Fault):
     """`kill -9` does not test fsync, because the system's cache survives it. The order of system calls
-    does: between the moment a producer asks and the moment it is told, a sync has ended."""
+    does: between a producer's request and its answer, a sync has ended."""
 
     name = "F12"
     title = "system calls are traced: each acknowledged enqueue was synced to disk before the reply"

@@ -53,7 +53,7 @@ class LostReply(NetworkFault):
         )
 
     def judge(self, history: History, verdict: Verdict) -> list[Violation]:
-        # Who also loses the server itself has transactions that were never committed: these do fail.
+        # If the server itself dies too, some transactions are never committed: these do fail.
         harm = [line for line in history.lines if isinstance(line, Nemesis)]
         if any(line.action == "outage" or (line.action == "cut" and line.note) for line in harm):
             return []

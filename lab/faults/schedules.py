@@ -101,5 +101,5 @@ class WrongClocks(Fault):
 
     def judge(self, history: History, verdict: Verdict) -> list[Violation]:
         if count := named(verdict, "rescued"):
-            return [Violation("I20", None, f"{count} jobs were rescued, and nobody had died")]
+            return [Violation("I20", None, f"{count} jobs were rescued, and no worker had died")]
         return []

@@ -119,7 +119,7 @@ class HoldGil(Fault):
         if len(runs) > 1:
             return [Violation("alive", self.held[0], f"the handler was run {len(runs)} times")]
         if named(verdict, "rescued"):
-            return [Violation("alive", None, "somebody was rescued, and nobody had died")]
+            return [Violation("alive", None, "a job was rescued, and no worker had died")]
         return []
 
 
@@ -137,10 +137,10 @@ class RollingRestart(Fault):
         if self.rng.random() < 0.3:
             victim.term_again()
         code = victim.wait(30)
-        # Whoever has not even begun to listen ends by the signal, and has claimed nothing.
+        # A worker without its signal handlers yet ends by the signal, and has claimed nothing.
         is_early = code == -signal.SIGTERM and "stopping" not in victim.text()
         assert is_early or code in (0, 70), (
-            f"a worker that was told to stop ended with {code}\n{victim.text()}"
+            f"a worker ended with {code} after its stop signal\n{victim.text()}"
         )
 
     def observed(self, history: History, verdict: Verdict) -> str:
@@ -155,7 +155,7 @@ class RollingRestart(Fault):
             if job.task in PLAIN and job.state is JobState.COMPLETED and job.attempt != 1
         ]
         return spent + [
-            Violation("I15", None, f"worker {line.who} left jobs to their lease") for line in codes
+            Violation("I15", None, f"worker {line.worker} left jobs to their lease") for line in codes
         ]
 
 

@@ -35,9 +35,9 @@ RULES: tuple[Rule, ...] = (
     gates.i10_limit,
     gates.i11_rate,
     flows.i12_after_all_before,
-    crashes.i13_a_crash_is_nobody_elses_fault,
+    crashes.i13_a_crash_charges_only_its_own_jobs,
     crashes.i14_together_or_not_at_all,
-    crashes.i17_only_who_knows_the_task,
+    crashes.i17_only_workers_that_know_the_task,
     processes.i15_graceful_stop,
     gates.i18_operators_are_noted,
     processes.i20_one_clock,
@@ -66,13 +66,13 @@ def _count(facts: Facts) -> Counter[str]:
     counters["lost"] = sum(1 for answer in facts.answers if answer.answer == "lost")
     counters["already"] = sum(1 for answer in facts.answers if answer.answer == "already")
     counters["acked"] = len(acked)
-    # Nobody was told about these; that they are there is as right as if they were not.
-    untold = [
+    # No caller got an answer about these: they may be stored or not.
+    unanswered = [
         job
         for job, records in facts.jobs.items()
         if job not in acked and SCHEDULE_HEADER not in records[0].headers
     ]
-    counters["recovered"] = len(untold) if facts.replied else 0
+    counters["recovered"] = len(unanswered) if facts.replied else 0
     counters["runs"] = sum(len(runs) for runs in facts.runs.values())
     counters["events"] = len(facts.history.events)
     return counters

@@ -1,4 +1,4 @@
-"""The rules about what a crash may cost, what a transaction must keep together, and who may run what."""
+"""The rules about the cost of a crash, the unity of a transaction, and which worker may run a job."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lab.history.records import Violation
 from winch.core.job import HISTORY_LIMIT, UNDO_LIVES
 from winch.core.lifecycle import JobState
 
-# A handler that does not end is charged although nobody saw it raise.
+# A handler that does not end is charged although no exception was recorded.
 UNSEEN = ("JobTimeout",)
 
 
-def i13_a_crash_is_nobody_elses_fault(facts: Facts) -> Iterator[Violation]:
+def i13_a_crash_charges_only_its_own_jobs(facts: Facts) -> Iterator[Violation]:
     """A process's death costs no attempt, and no job takes more processes with it than it may."""
     raised = Counter((end.job, end.token) for end in _ends(facts) if not end.is_ok)
     recorded = {end.job for end in _ends(facts)}
@@ -24,7 +24,7 @@ def i13_a_crash_is_nobody_elses_fault(facts: Facts) -> Iterator[Violation]:
         if len(record.history) >= HISTORY_LIMIT:
             continue
         deaths = [entry for entry in record.history if entry.what == "crashed"]
-        # Only who has a history of steps may have had something to undo.
+        # Only a job with a history of steps may have had something to undo.
         most = facts.history.crash_limit * (1 if record.checkpoint is None else UNDO_LIVES)
         if record.crashes > most or len(deaths) > most:
             words = f"it has died with {max(record.crashes, len(deaths))} processes, and was run again"
@@ -58,8 +58,8 @@ def i14_together_or_not_at_all(facts: Facts) -> Iterator[Violation]:
             yield Violation("I14", job, "its effect is there, and the job is not")
 
 
-def i17_only_who_knows_the_task(facts: Facts) -> Iterator[Violation]:
-    """No worker takes a job of a task that it did not say it has."""
+def i17_only_workers_that_know_the_task(facts: Facts) -> Iterator[Violation]:
+    """No worker takes a job of a task that it did not declare."""
     known: Mapping[str, Sequence[str]] = {s.id: s.tasks for s in facts.sessions.values()}
     for job, events in facts.events.items():
         if job not in facts.jobs:

@@ -64,7 +64,7 @@ class Facts:
         }
 
     def when(self, line: Line) -> datetime:
-        """When the line was written, on a clock nobody moved."""
+        """When the line was written, on a clock that was never set."""
         return datetime.fromtimestamp(line.mono + self.history.offset, UTC)
 
     def pid(self, session: str | None) -> int | None:
@@ -81,7 +81,7 @@ class Facts:
         """Whether something was done to this process before that moment, or it left claims behind."""
         harmed = any(act.action in by and pid in act.pids and act.mono <= before for act in self.nemesis)
         left = any(
-            pid in (end.who, *end.children) and end.mono <= before and end.code != 0
+            pid in (end.worker, *end.children) and end.mono <= before and end.code != 0
             for end in self.exits
         )
         return harmed or left

@@ -17,7 +17,7 @@ from winch.storage.decide.schedules import SCHEDULE_HEADER, WINDOW_HEADER, RunKi
 
 
 def i8_one_job_for_a_window(facts: Facts) -> Iterator[Violation]:
-    """Each window has one job, and a row that says so; and those that must have one do."""
+    """Each window has at most one job and a row that names it; each required window has one."""
     deleted = {job for job, events in facts.events.items() if events[-1].kind == "deleted"}
     triggered = {run.job for run in facts.history.runs if run.kind is RunKind.TRIGGERED}
     found: dict[tuple[str, datetime], list[str]] = {}
@@ -35,12 +35,12 @@ def i8_one_job_for_a_window(facts: Facts) -> Iterator[Violation]:
     for run in facts.history.runs:
         oldest[run.schedule] = min(run.window, oldest.get(run.schedule, run.window))
         if run.kind is RunKind.ENQUEUED and run.job not in facts.jobs and run.job not in deleted:
-            words = f"the window {run.window} of {run.schedule} says it has this job, and there is none"
+            words = f"the window {run.window} of {run.schedule} names this job, which does not exist"
             yield Violation("I8", run.job, words)
     for (schedule, window), jobs in found.items():
         # Older rows are forgotten after a while, and all of them when a schedule is removed.
         if (schedule, window) not in rows and schedule in oldest and window >= oldest[schedule]:
-            yield Violation("I8", jobs[0], f"no row says that the window {window} of {schedule} has it")
+            yield Violation("I8", jobs[0], f"no row of the window {window} of {schedule} names it")
     for schedule, windows in facts.history.windows.items():
         there = {window for name, window in found if name == schedule}
         for window in sorted(set(windows) - there):
@@ -51,7 +51,7 @@ def i8_one_job_for_a_window(facts: Facts) -> Iterator[Violation]:
 
 
 def i12_after_all_before(facts: Facts) -> Iterator[Violation]:
-    """Who waits for others runs after all of them are final, and each callback is there once."""
+    """A dependent job runs after all that it waits for are final, and each callback exists once."""
     callbacks: dict[tuple[str, str], str] = {}
     members: dict[str, list[str]] = {}
     for job, records in facts.jobs.items():
@@ -93,11 +93,11 @@ def _batches_of(job: JobRecord) -> set[str]:
 def _too_early(facts: Facts, job: str, wants: str, before: Sequence[str]) -> Iterator[Violation]:
     for claim in facts.claims.get(job, []):
         if claim.ended is None or claim.ended.state is not JobState.COMPLETED:
-            continue  # it looked and waited again, or was told that it is not needed
+            continue  # it checked and waited again, or was not needed
         states = {one: _state_at(facts, one, claim.began.seq) for one in before}
         if wants == "death":
             if JobState.DEAD not in states.values():
-                yield Violation("I12", job, "it ran for a death, and nobody had died", (claim.began,))
+                yield Violation("I12", job, "it ran for a death, and no member was dead", (claim.began,))
             continue
         for one, state in states.items():
             if state is not None and not state.is_final:

@@ -1,7 +1,7 @@
 """The rules about jobs that share something: unique keys, FIFO keys, limits, rates; and operators.
 
-Events of different jobs are compared by the store's sequence. Whoever takes a permit has the gate's lock
-while it writes the event; who gives one back writes no later than that. So no alarm is false.
+Events of different jobs are compared by the store's sequence. A claim holds the gate's lock
+while it writes the event; the return of a permit is written no later than that. So no alarm is false.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from winch.storage.params import Event
 
 # A store writes an event a moment after it read the clock for the claim.
 TOLERANCE = timedelta(milliseconds=250)
-# Who was stored so shortly before may not have been committed yet.
+# A job stored so shortly before may not have been committed yet.
 VISIBLE = timedelta(seconds=1)
 
 
@@ -58,7 +58,7 @@ def i9_fifo_order(facts: Facts) -> Iterator[Violation]:
                         continue
                     is_known = event.at - begun[other].at > VISIBLE
                     is_before = ranks[other] < ranks[event.job] and event.job not in started
-                    # Who waits for those before it in a flow leaves its turn to one that is retried.
+                    # A job that waits for predecessors in a flow yields its turn to one that is retried.
                     is_left = is_flow[other] and seen.state is JobState.BLOCKED
                     is_left = is_left and ranks[other] > ranks[event.job]
                     if (other in started and not is_left) or (is_before and is_known):
@@ -108,7 +108,7 @@ def i11_rate(facts: Facts) -> Iterator[Violation]:
 
 
 def i18_operators_are_noted(facts: Facts) -> Iterator[Violation]:
-    """Whoever cancels or retries a job is written down in its history."""
+    """The history of a job names the operator that cancelled or retried it."""
     for job, records in facts.jobs.items():
         history = records[0].history
         if len(history) >= HISTORY_LIMIT:
@@ -117,12 +117,10 @@ def i18_operators_are_noted(facts: Facts) -> Iterator[Violation]:
         retried = [event for event in events if event.kind == "retried"]
         noted = [entry for entry in history if entry.what == "retried" and entry.by]
         if len(noted) < len(retried):
-            yield Violation("I18", job, "it was retried and nobody is named for it", tuple(retried[-3:]))
+            yield Violation("I18", job, "it was retried without an actor", tuple(retried[-3:]))
         cancelled = [event for event in events if event.kind == "cancelled"]
         if cancelled and not any(e.what == "cancelled" and e.by for e in history):
-            yield Violation(
-                "I18", job, "it was cancelled and nobody is named for it", tuple(cancelled[-3:])
-            )
+            yield Violation("I18", job, "it was cancelled without an actor", tuple(cancelled[-3:]))
 
 
 def _sharing(facts: Facts, kind: str) -> dict[str, list[JobRecord]]:

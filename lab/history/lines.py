@@ -1,9 +1,9 @@
 """What happens outside the store, one JSON line each: calls, handler runs, answers, and the nemesis.
 
 Every process appends to a file of its own in one folder, with O_APPEND and one write per line, so
-that a process killed with SIGKILL leaves everything it had said. Each line carries two times: the wall
+that a process killed with SIGKILL leaves every line it wrote. Each line carries two times: the wall
 clock, which a test may have moved, and the monotonic clock, which all processes of a host share and
-which is what the checker goes by.
+which the checker uses.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Ended(_Line, frozen=True, kw_only=True, tag="ended"):
 
 
 class Answered(_Line, frozen=True, kw_only=True, tag="answered"):
-    """The store's answer to a fenced write, as the worker heard it."""
+    """The store's answer to a fenced write, as the worker received it."""
 
     verb: str
     job: str
@@ -89,7 +89,7 @@ class Nemesis(_Line, frozen=True, kw_only=True, tag="nemesis"):
 class Exited(_Line, frozen=True, kw_only=True, tag="exited"):
     """A worker (with these children, if any) has ended with this exit code."""
 
-    who: int
+    worker: int
     code: int
     children: tuple[int, ...] = ()
 
@@ -110,7 +110,7 @@ class Recorder:
 
     @classmethod
     def from_env(cls) -> Recorder | None:
-        """The recorder of $WINCH_HISTORY; None where nobody records."""
+        """The recorder of $WINCH_HISTORY; None if the variable is not set."""
         folder = os.environ.get(ENV)
         return cls(folder) if folder else None
 
@@ -171,12 +171,12 @@ class Recorder:
     def nemesis(self, action: str, pids: Sequence[int] = (), *, count: int = 1, note: str = "") -> None:
         self.write(Nemesis(**_now(), action=action, pids=tuple(pids), count=count, note=note))
 
-    def exited(self, who: int, code: int, children: Sequence[int] = ()) -> None:
-        self.write(Exited(**_now(), who=who, code=code, children=tuple(children)))
+    def exited(self, worker: int, code: int, children: Sequence[int] = ()) -> None:
+        self.write(Exited(**_now(), worker=worker, code=code, children=tuple(children)))
 
 
 class Stamp(TypedDict):
-    """Who wrote a line, and when."""
+    """The process that wrote a line, and the time."""
 
     pid: int
     mono: float

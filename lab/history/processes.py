@@ -38,7 +38,7 @@ def i6_done_means_done(facts: Facts) -> Iterator[Violation]:
     }
     for event in facts.history.events:
         if event.kind == "finished" and event.state is JobState.COMPLETED:
-            # What the writer presented, not what was live: that is the one that says it is done.
+            # What the writer presented, not what was live: that one claims to be done.
             end = ok.get((event.job, event.by_token or ""))
             if end is None:
                 words = "completed, and no handler returned under that token"
@@ -57,7 +57,7 @@ def i15_graceful_stop(facts: Facts) -> Iterator[Violation]:
         for event in facts.history.events:
             is_theirs = event.kind == "claimed" and facts.pid(event.session) in stop.pids
             if is_theirs and event.at > since + settle:
-                words = f"claimed {event.at - since} after its worker was told to stop"
+                words = f"claimed {event.at - since} after its worker's stop signal"
                 yield Violation("I15", event.job, words, (stop, event))
     for job, claims in facts.claims.items():
         for claim in claims:
@@ -71,7 +71,7 @@ def i15_graceful_stop(facts: Facts) -> Iterator[Violation]:
 
 
 def _left_leased(facts: Facts, exit_: Exited) -> Iterator[Violation]:
-    pids = (exit_.who, *exit_.children)
+    pids = (exit_.worker, *exit_.children)
     at = facts.when(exit_)
     for job, claims in facts.claims.items():
         for claim in claims:
@@ -82,7 +82,7 @@ def _left_leased(facts: Facts, exit_: Exited) -> Iterator[Violation]:
 
 
 def i20_one_clock(facts: Facts) -> Iterator[Violation]:
-    """The store's times agree with what we saw on a clock nobody moved, and never run backwards."""
+    """The store's times agree with a clock that was never set, and never run backwards."""
     tolerance = facts.history.clock_tolerance
     for job, events in facts.events.items():
         for before, event in pairwise(events):
@@ -123,7 +123,7 @@ def alive(facts: Facts) -> Iterator[Violation]:
                 is_over = end is not None and end.mono <= start
                 if is_over and end is not None and not end.is_ok:
                     continue
-                # A worker told to stop may give a job back, but not one whose handler has returned.
+                # A worker that stops may give a job back, but not one whose handler has returned.
                 excuses = VIOLENCE if is_over else HARM
                 if facts.is_harmed(earlier.start.pid, start, by=excuses):
                     continue
@@ -133,7 +133,7 @@ def alive(facts: Facts) -> Iterator[Violation]:
                     continue  # its claim was taken from it while it stood still, and it begins late
                 if any(retried[0] < moment < retried[index] for moment in operator):
                     continue
-                if _nobody_beat_for(facts, job, earlier.start.token):
+                if _http_lease_ran_out(facts, job, earlier.start.token):
                     continue
                 words = (
                     "run again although its first run had returned, in a process that was never harmed"
@@ -150,15 +150,15 @@ def _is_of_older_claim(facts: Facts, run: HandlerRun, other: HandlerRun) -> bool
 
 
 def _was_hurried(facts: Facts, end: Ended) -> bool:
-    """Whether its worker was told to stop at once, while this handler was about to return at the
-    latest: the interrupt may have come between the line that says so and the return."""
+    """Whether its worker was stopped at once while this handler was about to return: the interrupt may
+    have come between the line that notes the return and the return itself."""
     return any(
         act.action == "hurry" and end.pid in act.pids and act.mono - RETURNING <= end.mono
         for act in facts.nemesis
     )
 
 
-def _nobody_beat_for(facts: Facts, job: str, token: str) -> bool:
+def _http_lease_ran_out(facts: Facts, job: str, token: str) -> bool:
     """Whether this was a claim over HTTP whose lease ran out. Only the caller's own beats extend that
     one, so a store that cannot be reached for as long takes it, whatever the caller's process does."""
     claim = claim_of(facts, job, token)

@@ -1,4 +1,4 @@
-"""What the checker is given and what it says."""
+"""The input and the verdict of the checker."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PAGE = 1000
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """One run, from the store (`events`, `jobs`, `sessions`) and from outside of it (`lines`).
 
-    `offset` is wall minus monotonic time on a clock that nobody moved: it tells when, by the store's
-    clock, a line was written, whatever the writer's own clock said.
+    `offset` is wall minus monotonic time on a clock that was never set: it gives the time, by the
+    store's clock, at which a line was written, whatever the writer's own clock showed.
     """
 
     events: tuple[Event, ...]
@@ -33,12 +33,12 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     # What became of the windows of schedules; and which windows must have a job, by schedule.
     runs: tuple[ScheduleRun, ...] = ()
     windows: Mapping[str, tuple[datetime, ...]] = {}
-    # Of each effect that the tasks of these names left in the store, the job; None: nobody looked.
+    # Of each effect that the tasks of these names left in the store, the job; None: not checked.
     effects: tuple[str, ...] | None = None
     transactional: tuple[str, ...] = ()
     is_quiet: bool = True
     expects_fault: bool = False
-    # From the end of a lease to the rescue. None: nobody was there to sweep, so it is not judged.
+    # From the end of a lease to the rescue. None: no process was there to sweep, so it is not judged.
     takeover_limit: timedelta | None = None
     # At so many crashes a job is dead; more must not be there.
     crash_limit: int = MAX_CRASHES
@@ -65,7 +65,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. `counters` tell what really happened in the run, faults included."""
+    """What was found. `counters` hold what happened in the run, faults included."""
 
     violations: tuple[Violation, ...]
     counters: Mapping[str, int]

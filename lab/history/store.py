@@ -12,7 +12,7 @@ from winch.core.lifecycle import ENQUEUED, FINAL, TRANSITIONS, JobState
 from winch.storage.decide.schedules import SCHEDULE_HEADER
 from winch.storage.params import Event, SessionInfo
 
-# What an event's kind says was done, in the words of the table of transitions.
+# The transition of each kind of event, in the words of the table of transitions.
 VERBS = {
     "promoted": "promote",
     "claimed": "claim",
@@ -70,7 +70,7 @@ def i1_nothing_acked_is_lost(facts: Facts) -> Iterator[Violation]:
         return
     for job, records in facts.jobs.items():
         if job not in attempted and SCHEDULE_HEADER not in records[0].headers:
-            words = "a ghost: nobody ever asked for it"
+            words = "a ghost: no producer ever enqueued it"
             yield Violation("I1", job, words, tuple(facts.events.get(job, [])[:1]))
 
 
@@ -92,7 +92,7 @@ def i1b_repeats_store_once(facts: Facts) -> Iterator[Violation]:
             yield Violation("I1b", replied.ids[0], words, (asked, replied))
         for job, is_new in zip(replied.ids, replied.new, strict=False):
             if is_new and job in new:
-                yield Violation("I1b", job, "two calls were told that it is new", (new[job], replied))
+                yield Violation("I1b", job, "two calls reported it as new", (new[job], replied))
             elif is_new:
                 new[job] = replied
 
@@ -114,8 +114,8 @@ def i2_nothing_stays_behind(facts: Facts) -> Iterator[Violation]:
 
 
 def takeovers(facts: Facts) -> Iterator[tuple[Event, SessionInfo, timedelta]]:
-    """The rescues that waited for a lease: a session ended by its supervisor is taken at once, and who
-    presents the claim's own token tells of its process's death while the session lives on."""
+    """The rescues that waited for a lease: a session ended by its supervisor is taken at once, and a
+    report with the claim's own token names the death of its process while the session lives on."""
     for event in facts.history.events:
         session = facts.sessions.get(event.session or "")
         if event.kind != "rescued" or event.by_token is not None or session is None:
@@ -190,7 +190,7 @@ def _tokens_never_repeat(facts: Facts) -> Iterator[Violation]:
 
 def _refused(claim: ClaimLife | None, answer: Answered) -> Iterator[Violation]:
     if claim is None:
-        return  # whoever holds no claim is rightly refused
+        return  # a refusal is right where there is no claim
     if claim.ended is None:
         words = f"a live token was refused: {answer.verb} was answered lost"
         yield Violation("I4", answer.job, words, (claim.began, answer))
@@ -219,5 +219,5 @@ def i5_final_is_final(facts: Facts) -> Iterator[Violation]:
         records = facts.jobs.get(job, [])
         for record in records:
             if last.state is not record.state:
-                words = f"its last event made it {last.state or 'gone'}, its row says {record.state}"
+                words = f"its last event made it {last.state or 'gone'}, its row has {record.state}"
                 yield Violation("I5", job, words, (last,))

@@ -1,4 +1,4 @@
-"""A driver that writes down the answers its fenced writes were given, as the worker hears them."""
+"""A driver that records the answers to its fenced writes, as the worker receives them."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ class App(Areas):
         before_of_client = client.surroundings, client.ids
         self._driver, self._is_checked, self.clock = driver, True, surroundings.clock
         client.use(surroundings)
-        client.ids = JobIds(surroundings.clock.time, surroundings.entropy)
+        client.ids = JobIds(surroundings.clock.time, surroundings.random_bytes)
         try:
             yield
         finally:

@@ -37,7 +37,7 @@ def test_nothing_but_the_three_dependencies_is_installed(bare: Bare) -> None:
 
 
 def test_every_public_name_can_be_imported(bare: Bare) -> None:
-    # `pytest` itself is no dependency: the plugin's names need it, as their docstrings say.
+    # `pytest` itself is no dependency: the plugin's names need it, as their docstrings state.
     code = "import winch; [getattr(winch, name) for name in winch.__all__]; print(winch.__version__)"
     done = bare("-W", "error", "-c", code)
     assert done.returncode == 0, done.stderr

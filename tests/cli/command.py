@@ -55,9 +55,9 @@ class Command:
 
     def __call__(self, *args: str, url: str | None = "", stdin: str = "", **env: str) -> Answer:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("WINCH_")} | env
-        said = self.url if url == "" else url
-        if said is not None:
-            environment["WINCH_URL"] = said
+        store = self.url if url == "" else url
+        if store is not None:
+            environment["WINCH_URL"] = store
         if OWN_PROCESS.isdisjoint(args) and not any(name.startswith("PYTHON") for name in env):
             done = forks().run(args, cwd=self.folder, env=environment, stdin=stdin, timeout=60)
         else:

@@ -46,7 +46,7 @@ def test_one_measurement_can_be_chosen_and_is_shown_to_people(winch: Command) ->
     assert "enqueue single" in answer.out
     assert "drain" not in answer.out
     assert "durable commit" in answer.out or "own work" in answer.out
-    assert "#" not in answer.err  # no bar where nobody looks
+    assert "#" not in answer.err  # no progress bar without a terminal
 
 
 def test_a_store_that_needs_no_migration_is_made(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_store_that_needs_no_migration_is_made(tmp_path: Path) -> None:
     assert answer.code == 0, answer.err
 
 
-def test_it_asks_first_and_knows_its_names(winch: Command) -> None:
+def test_bench_needs_a_confirmation_and_known_names(winch: Command) -> None:
     refused = winch("bench")
     assert refused.code == 2
     assert "--yes" in refused.err

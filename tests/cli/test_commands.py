@@ -52,7 +52,7 @@ def test_json_has_full_ids_and_iso_times(winch: Command, app: App) -> None:
     assert datetime.fromisoformat(shown["created_at"]).tzinfo is not None
 
 
-def test_show_tells_the_whole_story(winch: Command, app: App) -> None:
+def test_show_prints_every_part_of_a_job(winch: Command, app: App) -> None:
     [dead] = die(app, "ada")
     app.jobs.retry(dead)
     app.run_worker(burst=True)
@@ -66,7 +66,7 @@ def test_show_tells_the_whole_story(winch: Command, app: App) -> None:
     assert "token" not in data["history"][0]
 
 
-def test_why_and_stats_and_queues_tell_the_same(winch: Command, app: App) -> None:
+def test_why_stats_and_queues_agree(winch: Command, app: App) -> None:
     job = app.tasks.get("shop.add").enqueue(1)
     assert "No worker serves its queue 'default'" in winch("why", job.id).out
     winch("queues", "pause", "default", "--reason", "spring cleaning")
@@ -83,7 +83,7 @@ def test_why_and_stats_and_queues_tell_the_same(winch: Command, app: App) -> Non
 # -- acting ------------------------------------------------------------------------------------------
 
 
-def test_delete_refuses_without_a_terminal_unless_told(winch: Command, app: App) -> None:
+def test_delete_without_a_terminal_needs_yes(winch: Command, app: App) -> None:
     job = app.tasks.get("shop.add").enqueue(1)
     refused = winch("jobs", "delete", job.id)
     assert refused.code == 2
@@ -144,7 +144,7 @@ def test_dead_jobs_are_grouped_and_replayed_with_changes(winch: Command, app: Ap
     wanted = ("--group", group["fingerprint"])
     assert [job["id"] for job in winch("dead", "list", *wanted, "--json").json["jobs"]] == ids[::-1]
     changed = ("dead", "replay", *wanted, "--args", '{"to": "dan"}', "--attempts", "1")
-    assert winch(*changed).code == 2  # nobody to ask
+    assert winch(*changed).code == 2  # no terminal for the question
     done = winch(*changed, "--to-queue", "slow", "--rate", "500/s", "--force", "--yes")
     assert done.out == "2 dead jobs replayed\n"
     record = app.jobs.get(ids[0]).record
@@ -169,7 +169,7 @@ def test_enqueue_checks_the_arguments_against_the_task(winch: Command, app: App)
     stored = winch("-A", "shop:app", "enqueue", "shop.add", "--args", '{"a": 1}', "--priority", "high")
     assert stored.code == 0
     assert app.jobs.get(stored.out.strip()).record.priority == 10
-    for args, told in (
+    for args, reason in (
         ('{"a": "x"}', "argument 'a': expected int, got str"),
         ('{"c": 1}', "no argument 'c'"),
         ('{"a": 1, "a": 2}', "the key 'a' twice"),
@@ -179,7 +179,7 @@ def test_enqueue_checks_the_arguments_against_the_task(winch: Command, app: App)
     ):
         refused = winch("enqueue", "-A", "shop:app", "shop.add", "--args", args)
         assert (refused.code, refused.out) == (2, "")
-        assert told in refused.err
+        assert reason in refused.err
     unknown = winch("enqueue", "-A", "shop:app", "shop.ad")
     assert unknown.code == 2
     assert "did you mean 'shop.add'?" in unknown.err
@@ -297,7 +297,7 @@ def test_colours_are_for_terminals_only(winch: Command, app: App) -> None:
 # -- settings and doctor -----------------------------------------------------------------------------
 
 
-def test_config_says_where_each_value_came_from(winch: Command) -> None:
+def test_config_shows_where_each_value_came_from(winch: Command) -> None:
     (winch.folder / "winch.toml").write_text('lease = "1m"\n')
     shown = winch("config", "--origin", "--json", WINCH_GRACE="5s").json
     assert shown["lease"] == {"value": "1m", "origin": "winch.toml"}
@@ -311,7 +311,7 @@ def test_config_says_where_each_value_came_from(winch: Command) -> None:
     ]
 
 
-def test_an_app_named_in_a_file_says_which_store_it_uses(winch: Command, app: App) -> None:
+def test_an_app_named_in_a_file_decides_the_store(winch: Command, app: App) -> None:
     app.tasks.get("shop.add").enqueue(1)
     (winch.folder / "shop.py").write_text(f"import winch\napp = winch.App({winch.url!r})\n")
     (winch.folder / "pyproject.toml").write_text('[tool.winch]\napp = "shop:app"\n')
@@ -322,7 +322,7 @@ def test_an_app_named_in_a_file_says_which_store_it_uses(winch: Command, app: Ap
     assert len(winch("jobs", "list", "--json", "--url", winch.url).json["jobs"]) == 1
 
 
-def test_doctor_names_what_waits_in_vain(winch: Command, app: App) -> None:
+def test_doctor_names_jobs_that_no_live_worker_can_run(winch: Command, app: App) -> None:
     assert winch("doctor").code == 0
     app.tasks.get("shop.add").enqueue(1)
     start_session(app, tasks=("shop.mail",))
@@ -344,12 +344,12 @@ def test_doctor_warns_of_mixed_releases_and_leases_that_are_over(winch: Command,
     answer = winch("doctor", "--json")
     assert answer.code == 0
     warnings = [f["text"] for f in answer.json["findings"] if f["level"] == "warning"]
-    assert any("the lease of box-1 is over since" in told for told in warnings)
+    assert any("the lease of box-1 is over since" in text for text in warnings)
     assert "live workers run different releases: 1 × 0.1.0, 1 × 0.2.0" in warnings
     assert all(f["advice"] for f in answer.json["findings"] if f["level"] != "ok")
 
 
-def test_doctor_says_what_the_sqlite_file_risks(winch: Command, app: App) -> None:
+def test_doctor_names_the_risks_of_the_sqlite_file(winch: Command, app: App) -> None:
     (winch.folder / "winch.db").chmod(0o644)
     findings = winch("doctor", "--json", url=winch.url + "?sync=normal").json["findings"]
     levels = {finding["subject"]: finding["level"] for finding in findings}
@@ -370,7 +370,7 @@ def test_doctor_fails_for_a_file_that_another_program_uses(winch: Command, app: 
         assert "orders" in problems[0]["text"]
 
 
-def test_doctor_on_a_store_without_schema_says_migrate(winch: Command) -> None:
+def test_doctor_on_a_store_without_schema_suggests_migrate(winch: Command) -> None:
     answer = winch("doctor")
     assert (answer.code, "run `winch migrate`" in answer.out) == (4, True)
 
@@ -399,7 +399,7 @@ def test_a_queue_is_purged_after_a_question(winch: Command, app: App) -> None:
 # -- the audit ---------------------------------------------------------------------------------------
 
 
-def test_the_audit_shows_who_did_what_from_every_side(winch: Command, app: App) -> None:
+def test_the_audit_lists_actor_and_action_for_every_filter(winch: Command, app: App) -> None:
     job = app.tasks.get("shop.add").using(delay="1h").enqueue(1)
     with app.audit.actor("ada"):
         app.jobs.cancel(job.id, reason="not wanted")
@@ -424,7 +424,7 @@ def test_the_audit_shows_who_did_what_from_every_side(winch: Command, app: App) 
         (["--actor", "ada", "--action", "pause queue"], 0),
     ):
         assert len(winch("audit", *words, "--json").json["lines"]) == found, words
-    assert winch("audit", "--actor", "nobody").err == "no lines\n"
+    assert winch("audit", "--actor", "unknown").err == "no lines\n"
     wrong = winch("audit", "--since", "2020-13-01")
     assert wrong.code == 2
     assert "ISO 8601" in wrong.err

@@ -16,7 +16,7 @@ def is_one_line(answer: Answer) -> bool:
 
 
 @pytest.mark.parametrize(
-    "args, told",
+    "args, reason",
     [
         (["job"], "did you mean 'jobs'?"),
         (["frobnicate"], "no such command: 'frobnicate'; there are worker, enqueue, jobs"),
@@ -35,10 +35,10 @@ def is_one_line(answer: Answer) -> bool:
         (["worker"], "no app given"),
     ],
 )
-def test_wrong_usage_exits_2(winch: Command, app: App, args: list[str], told: str) -> None:
+def test_wrong_usage_exits_2(winch: Command, app: App, args: list[str], reason: str) -> None:
     answer = winch(*args)
     assert (answer.code, answer.out) == (2, "")
-    assert told in answer.err
+    assert reason in answer.err
     assert is_one_line(answer)
 
 
@@ -107,14 +107,14 @@ def test_no_live_worker_exits_69(winch: Command, app: App) -> None:
     assert winch("workers", "list").code == 0
 
 
-def test_health_exits_1_and_says_what_fails(winch: Command, app: App) -> None:
+def test_health_exits_1_and_names_the_failing_check(winch: Command, app: App) -> None:
     answer = winch("health", "--workers", "1", "--json")
     assert answer.code == 1
     assert answer.json["checks"]["workers"]["status"] == "fail"
     assert winch("health", url="sqlite:///other.db").code == 1
 
 
-def test_traceback_is_shown_only_when_asked_for_twice(winch: Command, app: App) -> None:
+def test_traceback_is_shown_only_with_two_v_options(winch: Command, app: App) -> None:
     assert "Traceback" not in winch("-v", "why", ABSENT).err
     assert "Traceback" in winch("why", ABSENT, "-vv").err
 
@@ -138,5 +138,5 @@ def test_a_worker_whose_store_cannot_be_used_exits_3(winch: Command, mode: list[
     answer = winch("worker", "-A", "shop:app", *mode, url=f"sqlite:///{winch.folder}/taken/winch.db")
     assert answer.code == 3, answer.err
     reasons = [line for line in answer.err.splitlines() if line.startswith("winch: ")]
-    assert len(reasons) == 1, "it is told once, not once a try"
+    assert len(reasons) == 1, "it is reported once, not once a try"
     assert "children cannot be started (exit code 3); stopping" in answer.err

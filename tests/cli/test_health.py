@@ -79,7 +79,7 @@ def test_a_process_is_well_while_it_turns(command: tuple[str, ...], tmp_path: Pa
 
 
 @pytest.mark.servers
-def test_a_store_that_is_away_does_not_make_a_worker_ill(tmp_path: Path) -> None:
+def test_an_unreachable_store_does_not_make_a_worker_unhealthy(tmp_path: Path) -> None:
     with RedisServer() as server:
         machine = Machine(tmp_path, server.url)
         with machine.running("worker"):

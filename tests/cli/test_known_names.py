@@ -1,4 +1,4 @@
-"""A name that nothing has is taken for a typing error, unless the command says otherwise."""
+"""An unknown name is taken for a typing error, unless an option allows it."""
 
 from __future__ import annotations
 

@@ -50,6 +50,6 @@ def test_a_factory_is_called_for_the_app() -> None:
         ("factory_shop:number", "is a int, not a winch.App"),
     ],
 )
-def test_what_is_no_app_is_refused_with_what_to_do(spec: str, message: str) -> None:
+def test_a_wrong_app_is_refused_with_the_remedy(spec: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_app(spec)

@@ -53,7 +53,7 @@ def test_it_moves_and_is_cut_over(winch: Command, app: App, target: str) -> None
     assert winch("jobs", "show", after[0], "--json", url=target).json["result"] == 3
 
 
-def test_it_goes_back(winch: Command, app: App, target: str) -> None:
+def test_move_back_returns_every_job(winch: Command, app: App, target: str) -> None:
     winch.shop()
     [first] = enqueued(winch, 1)
     assert winch("move", "--to", target, "--yes").code == 0
@@ -105,7 +105,7 @@ def test_a_target_of_an_earlier_release_is_refused(winch: Command, app: App, tar
     older.close()
 
 
-def test_what_comes_late_to_the_old_store_is_fetched(winch: Command, app: App, target: str) -> None:
+def test_jobs_that_reach_the_source_late_are_moved(winch: Command, app: App, target: str) -> None:
     winch.shop()
     enqueued(winch, 1)
     assert winch("move", "--to", target, "--yes").code == 0
@@ -121,9 +121,33 @@ def test_what_comes_late_to_the_old_store_is_fetched(winch: Command, app: App, t
         assert (again.code, "was cut over to" in again.err) == (2, True)
 
 
-def test_it_asks_and_needs_a_target(winch: Command, app: App, target: str) -> None:
+def test_move_needs_a_target_and_a_confirmation(winch: Command, app: App, target: str) -> None:
     assert "--to URL" in winch("move").err
     assert winch("move", "--to", target).code == 2
     nothing = winch("move", "--to", target, "--resume")
     assert (nothing.code, "no move is under way" in nothing.err) == (2, True)
     assert winch("move", "--to", target, "--resume", "--back").code == 2
+
+
+def test_both_urls_may_name_one_store_once_the_move_is_over(
+    winch: Command, app: App, target: str
+) -> None:
+    """A shell or a deployment that has the new URL, and still has WINCH_MOVE_TO."""
+    winch.shop()
+    [job] = enqueued(winch, 1)
+    assert winch("move", "--to", target, "--yes").code == 0
+    assert winch("jobs", "show", job, "--url", target, WINCH_MOVE_TO=target).code == 0
+    assert winch("schedules", "list", "--json", url=target, WINCH_MOVE_TO=target).code == 0
+    itself = winch("move", "--to", target, "--yes", url=target)
+    assert (itself.code, "--to names the store that the jobs are in" in itself.err) == (2, True)
+
+
+def test_doctor_names_the_move_that_ends_a_pause(winch: Command, app: App, target: str) -> None:
+    winch.shop()
+    enqueued(winch, 1)
+    app.schedules.add("s", task="shop.add", every="1h", args={"a": 1})
+    assert winch("move", "--to", target, "--yes").code == 0
+    found = winch("doctor", "--json").json["findings"]
+    advice = [one["advice"] for one in found if "winch move" in one["text"]]
+    assert len(advice) == 2
+    assert all(one.startswith("it ends with the move: winch move --resume") for one in advice)

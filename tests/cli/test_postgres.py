@@ -30,7 +30,9 @@ def test_health_of_an_unreachable_store_exits_1(winch: Command) -> None:
     assert (answer.code, answer.json["checks"]["store"]["status"]) == (1, "fail")
 
 
-def test_schema_is_asked_for_and_made(winch: Command, empty_postgres_url: str) -> None:
+def test_a_missing_schema_is_reported_and_migrate_creates_it(
+    winch: Command, empty_postgres_url: str
+) -> None:
     assert winch("jobs", "list", url=empty_postgres_url).code == 4
     assert winch("migrate", "--check", url=empty_postgres_url).code == 4
     assert "CREATE TABLE" in winch("migrate", "--sql", url=empty_postgres_url).out

@@ -1,4 +1,4 @@
-"""The same commands on Redis, where only they can differ: the way to the store, and what doctor says."""
+"""The same commands on Redis, only where they can differ: the URL, and the findings of doctor."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_a_store_is_made_once_and_used(winch: Command, server: RedisServer) -> N
 
 
 def findings(winch: Command, url: str) -> dict[str, tuple[str, str]]:
-    told = winch("doctor", "--json", url=url).json["findings"]
-    return {f["subject"]: (f["level"], f["text"]) for f in told}
+    found = winch("doctor", "--json", url=url).json["findings"]
+    return {f["subject"]: (f["level"], f["text"]) for f in found}
 
 
-def test_doctor_tells_the_promise_in_force(winch: Command, server: RedisServer) -> None:
-    told = findings(winch, server.url)
-    assert told["durability"] == ("ok", "every change is on disk before it is acknowledged")
-    assert told["replication"][0] == "note"
+def test_doctor_reports_the_durability_in_force(winch: Command, server: RedisServer) -> None:
+    found = findings(winch, server.url)
+    assert found["durability"] == ("ok", "every change is on disk before it is acknowledged")
+    assert found["replication"][0] == "note"
     server.ask("CONFIG", "SET", "appendfsync", "everysec")
     level, text = findings(winch, server.url)["durability"]
     assert level == "warning"

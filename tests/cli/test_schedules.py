@@ -1,4 +1,4 @@
-"""`winch schedules`, and what `winch doctor` says about them."""
+"""`winch schedules`, and what `winch doctor` reports about them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_a_schedule_from_the_command_line(winch: Command) -> None:
 def test_mistakes_are_one_line(winch: Command) -> None:
     winch.shop()
     add = ("schedules", "add", "sum", "shop.add", "-A", "shop:app", "--args", '{"a": 1}')
-    for more, told in (
+    for more, reason in (
         (("--cron", "30 2 * *"), "five fields"),
         (("--every", "5m", "--tz", "Europe/London"), "go with a cron expression"),
         ((), "takes a cron expression or every"),
     ):
         answer = winch(*add, *more)
-        assert (answer.code, told in answer.err) == (2, True), answer.err
+        assert (answer.code, reason in answer.err) == (2, True), answer.err
     assert winch("schedules", "add", "sum", "shop.ad", "--cron", "@daily", "-A", "shop:app").code == 2
 
 
@@ -71,8 +71,8 @@ def test_doctor_names_late_and_paused_schedules(winch: Command, app: App) -> Non
     driver.run(driver.change_schedule("late", Tick(definition=text, since=ago), now=ago))
     answer = winch("doctor", "--json")
     assert answer.code == 1
-    told = {finding["level"]: finding["text"] for finding in answer.json["findings"]}
-    assert told["problem"].startswith("schedule 'late' is late: its window of")
+    texts = {finding["level"]: finding["text"] for finding in answer.json["findings"]}
+    assert texts["problem"].startswith("schedule 'late' is late: its window of")
     assert "late by 59m" in winch("schedules", "list").out
 
 

@@ -62,7 +62,7 @@ VANISHING = """
 
     app = winch.App()
 
-    if "worker-cell" in sys.argv:
+    if "isolated-child" in sys.argv:
         raise ImportError("the module is half written")
 
 

@@ -31,7 +31,7 @@ def test_a_text_keeps_its_lines_but_nothing_else() -> None:
     assert text.lines("a\n\tb\x1b[2J") == ["a", r"    b\x1b[2J"]
 
 
-def test_telling_keys_are_masked_at_any_depth() -> None:
+def test_sensitive_keys_are_masked_at_any_depth() -> None:
     given = {"user": "ada", "Password": "x", "deep": [{"api_key": 1, "n": 2}], "auth_token": None}
     assert mask(given) == {
         "user": "ada",
@@ -71,7 +71,7 @@ def test_durations_are_short(span: timedelta, shown: str) -> None:
     assert text.span(span) == shown
 
 
-def test_moments_are_told_from_now() -> None:
+def test_moments_are_shown_relative_to_now() -> None:
     assert text.ago(NOW - timedelta(seconds=65), NOW) == "1m 5s ago"
     assert text.ago(NOW + timedelta(hours=2), NOW) == "in 2h"
     assert text.ago(NOW, NOW) == "now"

@@ -1,4 +1,4 @@
-"""What `winch worker` writes to its log: who it is, what fails, what a burst did."""
+"""What `winch worker` writes to its log: its identity, failures, and the summary of a burst."""
 
 from __future__ import annotations
 

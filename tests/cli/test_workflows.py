@@ -54,7 +54,7 @@ def test_flows_are_listed_shown_drawn_cancelled_and_retried(winch: Command, app:
     assert winch("flows", "show", made.id, "--json").json["state"] == "cancelled"
     assert winch("flows", "retry", made.id).out.startswith("2 jobs")
     while not made.last[0].refresh().state.is_final:
-        app.run_worker(burst=True)  # a burst may end before it is told that the second may run
+        app.run_worker(burst=True)  # a burst may end before the second job becomes ready
     assert made.result() == 3
     assert winch("flows", "show", "019b76da-a800-7000-89e7-a54d87bdc1f7").code == 1
 

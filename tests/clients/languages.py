@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ class Language:
     folder: str
     build: tuple[tuple[str, ...], ...]
     command: tuple[str, ...]
+    # The SDK that this is another runtime of.
+    runtime_of: str | None = None
 
     @property
     def is_here(self) -> bool:
@@ -33,7 +36,7 @@ class Language:
 
     def make(self) -> None:
         """Build it. Raises BuildFailed with what the tools wrote."""
-        for command in self.build:
+        for command in map(_words, self.build):
             program = shutil.which(command[0])
             if program is None:
                 raise BuildFailed(f"{self.name} needs {command[0]}, which is not installed")
@@ -50,16 +53,24 @@ class Language:
 
     def argv(self) -> list[str]:
         """The command that starts the runner."""
-        words = [word.replace("{root}", str(ROOT)) for word in self.command]
-        return [sys.executable if word == "{python}" else word for word in words]
+        return [sys.executable if word == "{python}" else word for word in _words(self.command)]
 
 
-def languages() -> dict[str, Language]:
-    """The languages by name, those too whose SDK is not here."""
+def _words(command: Sequence[str]) -> list[str]:
+    return [word.replace("{root}", str(ROOT)) for word in command]
+
+
+def languages(*, is_with_runtimes: bool = False) -> dict[str, Language]:
+    """The languages by name, those too whose SDK is not here; also the further runtimes of one."""
     known = json.loads((SCENARIOS / "languages.json").read_text())
     return {
         name: Language(
-            name, one["folder"], tuple(tuple(words) for words in one["build"]), tuple(one["command"])
+            name,
+            one["folder"],
+            tuple(tuple(words) for words in one["build"]),
+            tuple(one["command"]),
+            one.get("runtime_of"),
         )
         for name, one in known.items()
+        if is_with_runtimes or "runtime_of" not in one
     }

@@ -1,4 +1,4 @@
-"""A runner: a process that drives one SDK as it is told, a JSON document on each line."""
+"""A runner: a process that drives one SDK by commands, a JSON document on each line."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class Runner:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             try:
-                said = json.loads(line)
+                message = json.loads(line)
             except ValueError:
-                said = {"event": "noise", "line": line}
+                message = {"event": "noise", "line": line}
             with self._changed:
                 self.lines.append(line)
-                if "event" in said:
-                    self._events.append(said | {"at": time.monotonic()})
+                if "event" in message:
+                    self._events.append(message | {"at": time.monotonic()})
                 else:
-                    self._answers[said["id"]] = said
+                    self._answers[message["id"]] = message
                 self._changed.notify_all()
         with self._changed:
             self._has_ended = True

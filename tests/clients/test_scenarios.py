@@ -29,7 +29,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     made.close()
 
 
-def test_every_file_can_be_read_and_says_what_must_hold() -> None:
+def test_every_file_is_readable_and_declares_expectations() -> None:
     found = scenarios()
     assert len(found) >= LEAST_SCENARIOS
     assert len({one.name for one in found}) == len(found)

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,23 +93,25 @@ def test_its_own_tests_pass(sdk: Language, folder: Path) -> None:
 
 
 def test_the_ten_lines_of_the_readme_are_a_worker(installed: Path, folder: Path, stage: Stage) -> None:
-    [program] = re.findall(
-        r"```js\n// worker.mjs\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL
-    )
+    readme = (folder / "README.md").read_text()
+    [program] = re.findall(r"```js\n// worker.mjs\n(.*?)```", readme, re.DOTALL)
     assert len([line for line in program.splitlines() if line.strip()]) <= 10
     (installed / "worker.mjs").write_text(program)
+    [producer] = re.findall(r"```js\n// producer.mjs\n(.*?)```", readme, re.DOTALL)
+    (installed / "producer.mjs").write_text(producer)
     serving = stage.shared("sqlite")
     token, _ = serving.new_token("readme", ROLES)
     env = {"WINCH_SERVER": f"http://127.0.0.1:{serving.port}", "WINCH_TOKEN": token}
-    declare(serving, "shop.mail", "mail", {"properties": {"order": {"type": "integer"}}})
-    made = serving.request("POST", "/jobs", {"task": "shop.mail", "args": {"order": 7}}).json()
     with subprocess.Popen(["node", "worker.mjs"], cwd=installed, env=os.environ | env) as worker:
         try:
-            job = waited(serving, made["id"])
+            while not serving.request("GET", "/workers").json()["workers"]:
+                assert worker.poll() is None
+            printed = run(["node", "producer.mjs"], installed, **env).split(maxsplit=1)
         finally:
             worker.terminate()
         assert worker.wait(20) == 0
-    assert (job["result"], job["progress"]) == ("sent 7", {"percent": 50})
+    assert printed[1] == "sent 7\n"
+    assert serving.request("GET", f"/jobs/{printed[0]}").json()["progress"] == {"percent": 50}
 
 
 def test_the_types_help_a_user(installed: Path, folder: Path) -> None:
@@ -174,11 +175,11 @@ def test_one_trace_from_python_to_node_and_back(sdk: Language, stage: Stage, sto
 
     async def story() -> tuple[int, Any, Any]:
         try:
-            return await told()
+            return await call_there_and_back()
         finally:
             await app.aclose()
 
-    async def told() -> tuple[int, Any, Any]:
+    async def call_there_and_back() -> tuple[int, Any, Any]:
         async with app.worker(queues=["back"], concurrency=1):
             runner = await asyncio.to_thread(
                 node, sdk, stage, serving, "there", {"node.there": {"run": actions}}
@@ -214,21 +215,3 @@ def node(
     given = {"queues": [queue], "slots": 2, "lease": "4s", "tasks": tasks}
     runner.ask({"do": "worker.start", "client": "main", "worker": "w", "name": "node", **given})
     return runner
-
-
-def declare(serving: Serving, task: str, queue: str, schema: dict[str, Any]) -> None:
-    contract = {"task": task, "schema": schema, "queue": queue}
-    body = {"worker": "declares", "queues": [queue], "contracts": [contract]}
-    made = serving.request("POST", "/sessions", body)
-    assert made.status_code == 201, made.text
-    serving.request("DELETE", f"/sessions/{made.json()['key']}")
-
-
-def waited(serving: Serving, job: str) -> dict[str, Any]:
-    end = time.monotonic() + 20
-    while True:
-        found: dict[str, Any] = serving.request("GET", f"/jobs/{job}").json()
-        if found["state"] == "completed":
-            return found
-        assert time.monotonic() < end, found
-        time.sleep(0.1)

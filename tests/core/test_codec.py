@@ -63,7 +63,7 @@ STORABLE = [
 
 
 @pytest.mark.parametrize("value, text", STORABLE)
-def test_what_json_can_hold_is_stored_compactly(value: object, text: str) -> None:
+def test_json_values_are_stored_compactly(value: object, text: str) -> None:
     assert dumps(value) == text
 
 
@@ -88,7 +88,7 @@ UNSTORABLE = [
 
 
 @pytest.mark.parametrize("value, message", UNSTORABLE, ids=[message for _, message in UNSTORABLE])
-def test_what_a_store_would_not_keep_is_refused(value: object, message: str) -> None:
+def test_values_that_a_store_cannot_keep_are_refused(value: object, message: str) -> None:
     with pytest.raises(InvalidPayload, match=message) as refused:
         dumps(value, what="argument to")
     assert "argument to" in str(refused.value)
@@ -131,19 +131,19 @@ JSON = st.recursive(
 
 @settings(max_examples=40)
 @given(JSON)
-def test_what_is_stored_comes_back(value: object) -> None:
+def test_stored_values_come_back_unchanged(value: object) -> None:
     text = dumps(value)
     assert loads(text) == value
     assert loads_strict(text) == value
 
 
-def test_values_come_back_as_the_type_asked_for() -> None:
+def test_values_come_back_as_the_requested_type() -> None:
     assert loads('{"x":1,"y":2}', Point) == Point(1, 2)
     assert loads('{"id":7}', Order) == Order(7)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"x":"a","y":2}', '{"x":1}', "[1,]", "nul"])
-def test_malformed_text_is_told_with_its_name(text: str) -> None:
+def test_an_error_about_malformed_text_includes_its_name(text: str) -> None:
     with pytest.raises(InvalidPayload, match="arguments"):
         loads(text, Point, what="arguments")
 
@@ -173,7 +173,7 @@ def test_json_from_outside_is_read_strictly(text: str, message: str) -> None:
         loads_strict(text, what="the request")
 
 
-def test_text_nobody_chose_is_made_safe_to_store() -> None:
+def test_arbitrary_text_is_made_safe_to_store() -> None:
     assert clean_text("plain", 100) == "plain"
     assert clean_text("a\0b", 100) == "a\N{REPLACEMENT CHARACTER}b"
     assert clean_text("a\ud800b", 100) == "a?b"
@@ -181,7 +181,7 @@ def test_text_nobody_chose_is_made_safe_to_store() -> None:
 
 @settings(max_examples=40)
 @given(st.text(st.characters(), max_size=300), st.integers(60, 200))
-def test_cut_text_fits_its_limit_and_says_so(text: str, limit: int) -> None:
+def test_cut_text_fits_its_limit_and_is_marked(text: str, limit: int) -> None:
     cut = clean_text(text, limit)
     raw = cut.encode()
     assert len(raw) <= limit

@@ -91,7 +91,7 @@ def test_a_spacing_is_kept_on_every_night(zone: str, start: datetime) -> None:
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_asking_in_the_hour_that_comes_twice_gives_nothing_from_the_past(zone: str) -> None:
+def test_next_after_in_a_repeated_hour_returns_no_past_moment(zone: str) -> None:
     for minutes in range(0, 3 * 60, 7):
         start = (
             utc(2026, 10, 25) if zone == "Europe/London" else utc(2026, 11, 1, 5)
@@ -167,7 +167,7 @@ def test_names_stand_for_their_expressions() -> None:
 
 
 @pytest.mark.parametrize(
-    "said, match",
+    "options, match",
     [
         ({"cron": "* * * *"}, "five fields"),
         ({"cron": "0 * * * * *"}, "five fields"),
@@ -191,9 +191,9 @@ def test_names_stand_for_their_expressions() -> None:
         ({"every": "5m", "tz": "Europe/London"}, "go with a cron expression"),
     ],
 )
-def test_mistakes_are_told(said: dict[str, Any], match: str) -> None:
+def test_wrong_timings_are_refused_with_a_reason(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        timing(**said)
+        timing(**options)
 
 
 # -- what is owed ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from winch.core.errors import ConfigError
-from winch.core.values.duration import format_duration, parse_duration
+from winch.core.values.duration import format_duration, parse_duration, rounded
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,15 @@ def test_people_read_the_two_largest_units(value: timedelta, expected: str) -> N
 
 @settings(max_examples=30)
 @given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=1000)))
-def test_what_is_printed_can_be_read_and_is_at_most_the_value(value: timedelta) -> None:
+def test_a_formatted_duration_parses_back_to_at_most_the_value(value: timedelta) -> None:
     again = parse_duration(format_duration(value))
     assert again <= value
     assert format_duration(again) == format_duration(value)
+
+
+@pytest.mark.parametrize(
+    "seconds, expected",
+    [(0, "0ms"), (0.00383, "4ms"), (1.25, "1.2s"), (59.9, "59s"), (185.7, "3m 5s"), (-3, "0ms")],
+)
+def test_a_rounded_duration_is_as_exact_as_people_read_it(seconds: float, expected: str) -> None:
+    assert rounded(timedelta(seconds=seconds)) == expected

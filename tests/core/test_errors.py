@@ -26,7 +26,7 @@ def test_a_hint_names_the_nearest_word_or_nothing() -> None:
     assert "did you mean 'mail.send'" in str(UnknownTask("mail.sendd", ["mail.send"]))
 
 
-def test_a_failed_job_tells_its_error() -> None:
+def test_a_failed_job_carries_its_error() -> None:
     assert str(JobFailed("41", "dead", "ValueError: no")) == "job 41 is dead: ValueError: no"
     assert str(JobFailed("41", "cancelled", None)) == "job 41 is cancelled"
 

@@ -33,7 +33,7 @@ smtplib.SMTPDataError: (554, 'no')
         ("a\n  b", "a b"),
     ],
 )
-def test_what_varies_from_job_to_job_makes_no_difference(one: str, other: str) -> None:
+def test_variable_parts_of_a_message_do_not_change_the_fingerprint(one: str, other: str) -> None:
     assert fingerprint("t", Failure("E", one)) == fingerprint("t", Failure("E", other))
 
 
@@ -49,7 +49,7 @@ def test_other_messages_are_other_groups(one: str, other: str) -> None:
     assert fingerprint("t", Failure("E", one)) != fingerprint("t", Failure("E", other))
 
 
-def test_task_type_and_frames_tell_apart() -> None:
+def test_task_type_and_frames_change_the_fingerprint() -> None:
     error = Failure("E", "m", TRACEBACK)
     found = {
         fingerprint("t", error),

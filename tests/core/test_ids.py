@@ -70,7 +70,7 @@ def test_an_id_is_one_text_however_it_was_written(given_id: str | uuid.UUID) -> 
 
 
 @pytest.mark.parametrize("given_id", ["", "41", "not-a-uuid", None, 41, "018f5b3a-7c1d-7000-8000"])
-def test_what_is_no_uuid_is_refused_by_name(given_id: object) -> None:
+def test_an_invalid_uuid_is_refused_by_name(given_id: object) -> None:
     with pytest.raises(ConfigError, match="job id must be a UUID"):
         parse_id(given_id, "job id")  # type: ignore[arg-type]  # what a caller without types may pass
 
@@ -97,7 +97,7 @@ def test_ids_are_not_drawn_for_places_that_are_avoided() -> None:
     assert {_place_of(ids.draw()) for _ in range(64)} == set(range(64))
 
 
-def test_where_every_place_is_avoided_ids_are_drawn_all_the_same() -> None:
+def test_ids_are_drawn_even_if_every_place_is_avoided() -> None:
     ids = JobIds(lambda: 1_000.0, bytes)
     ids.avoid(range(64))
     assert {_place_of(ids.draw()) for _ in range(64)} == set(range(64))

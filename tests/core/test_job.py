@@ -43,7 +43,7 @@ def test_named_priorities_are_in_range() -> None:
     assert all(level in PRIORITY_RANGE for level in PRIORITIES.values())
 
 
-def test_a_fixed_clock_moves_only_when_told() -> None:
+def test_a_fixed_clock_moves_only_when_advanced() -> None:
     clock = FixedClock(datetime(2026, 1, 1, tzinfo=UTC))
     clock.advance(timedelta(seconds=1.5))
     assert clock.now() == datetime(2026, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)

@@ -29,7 +29,7 @@ SIZE = {
      {"width": 5, "tags": ["a", "abc"]}, {"width": 5, "at": "now"}, {"width": 5, "at": 0.5},
      {"width": 5, "exact": 1}],
 )  # fmt: skip
-def test_what_fits(value: Any) -> None:
+def test_values_that_fit_a_schema(value: Any) -> None:
     check_schema(SIZE, "s")
     assert misfit(SIZE, value, "args") is None
 
@@ -52,7 +52,7 @@ def test_what_fits(value: Any) -> None:
         ({"width": 1, "exact": True}, "args.exact must be 1"),
     ],
 )
-def test_what_does_not_fit_and_why(value: Any, why: str) -> None:
+def test_values_that_do_not_fit_a_schema_get_a_reason(value: Any, why: str) -> None:
     found = misfit(SIZE, value, "args")
     assert found == why
     assert "secret" not in found

@@ -85,7 +85,7 @@ def test_each_final_state_has_a_keeping_time() -> None:
     assert set(KEEP) == FINAL
 
 
-def test_a_refused_transition_says_what_would_be_allowed() -> None:
+def test_a_refused_transition_lists_the_allowed_ones() -> None:
     error = InvalidTransition("41", "completed", "cancel", sources("cancel"))
     assert str(error) == (
         "job 41 is completed; cancel needs one of: scheduled, blocked, ready, running, retrying"

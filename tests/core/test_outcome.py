@@ -57,13 +57,13 @@ def test_a_failure_is_tried_again_after_the_policys_delay() -> None:
     )
 
 
-def test_the_last_attempt_kills_the_job_and_says_why() -> None:
+def test_the_last_attempt_kills_the_job_and_records_why() -> None:
     found = settled(Failed(ERROR, POLICY), attempt=3)
     assert (found.to, found.what, found.error) == (JobState.DEAD, "failed", ERROR)
     assert found.reason == "failed 3 times"
 
 
-def test_the_end_of_the_total_time_kills_the_job_and_says_why() -> None:
+def test_the_end_of_the_total_time_kills_the_job_and_records_why() -> None:
     found = settled(Failed(ERROR, POLICY), age=timedelta(hours=1))
     assert (found.to, found.reason) == (JobState.DEAD, "retry time is over")
 

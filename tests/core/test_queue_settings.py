@@ -68,6 +68,6 @@ def test_settings_come_back_from_the_store_and_in_words(words: str) -> None:
         (30, "backoff"),
     ],
 )
-def test_what_is_no_backoff_is_refused(backoff: object, message: str) -> None:
+def test_invalid_backoffs_are_refused(backoff: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         changed(NO_SETTINGS, {"backoff": backoff})

@@ -29,14 +29,14 @@ from winch.core.policy.unique import MAX_KEY_CHARS, Unique, key_of
         ((), {"key": "x" * 257}, "at most 256 characters"),
     ],
 )
-def test_what_cannot_be_is_refused(fields: Any, options: dict[str, Any], message: str) -> None:
+def test_invalid_unique_rules_are_refused(fields: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Unique(*fields, **options)
 
 
-def test_it_shows_what_it_says() -> None:
-    said = Unique("a", mode="debounce", wait="5s", max_wait="1m")
-    assert repr(said) == "Unique('a', mode='debounce', wait='5s', max_wait='1m')"
+def test_repr_shows_the_given_options() -> None:
+    rule = Unique("a", mode="debounce", wait="5s", max_wait="1m")
+    assert repr(rule) == "Unique('a', mode='debounce', wait='5s', max_wait='1m')"
     assert "within='1h'" in repr(Unique(within="60m"))
 
 
@@ -52,7 +52,7 @@ def test_a_long_key_is_hashed() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"count": -1}, {"bytes": True}, {"age": 5}])
-def test_a_retention_that_says_nothing_is_refused(options: dict[str, Any]) -> None:
+def test_an_empty_retention_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Retention(**options)
 

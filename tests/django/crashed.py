@@ -1,4 +1,4 @@
-"""What a real worker tells Django of tasks that end without their function: results and signals.
+"""What Django gets from a real worker for tasks that end without their function: results and signals.
 
     python -m tests.django.crashed FOLDER
 

@@ -58,7 +58,7 @@ class Running(SimpleTestCase):
         """Those about one task."""
         return [signal for found, signal in self.signals if found == name]
 
-    def test_a_task_is_retried_as_its_policy_says(self) -> None:
+    def test_a_task_is_retried_by_its_policy(self) -> None:
         with jobs() as world:
             result = tasks.fails.enqueue("no")
             world.run_all()
@@ -321,8 +321,8 @@ class Admin(TestCase):
         self._login("view_job", "view_jobschedule", "operate_job")
         for name in ("job", "jobschedule"):
             page = reverse(f"admin:winch_{name}_changelist")
-            assert self.client.get(page, {"backend": "nobody"}).status_code == 404
-        act = reverse("admin:winch_job_act", args=["nobody", "7", "cancel"])
+            assert self.client.get(page, {"backend": "unknown"}).status_code == 404
+        act = reverse("admin:winch_job_act", args=["unknown", "7", "cancel"])
         assert self.client.post(act).status_code == 404
 
     def test_a_project_with_two_stores_chooses_between_them(self) -> None:

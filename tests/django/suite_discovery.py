@@ -139,13 +139,13 @@ class Registered(SimpleTestCase):
     @override_settings(TASKS=TASKS)
     def test_options_that_name_no_argument_fail_every_enqueue(self) -> None:
         for options in (
-            {"limit": Limit(1, key="nobody")},
-            {"enqueue_rate": Rate(1, per="1s", key="nobody")},
+            {"limit": Limit(1, key="unknown")},
+            {"enqueue_rate": Rate(1, per="1s", key="unknown")},
         ):
             wrong = task(**options)(tasks.keeps_nothing)
             with jobs():
                 for _ in range(2):
-                    with self.assertRaisesMessage(ConfigError, "has no argument 'nobody'"):
+                    with self.assertRaisesMessage(ConfigError, "has no argument 'unknown'"):
                         wrong.enqueue(1)
 
 
@@ -154,9 +154,9 @@ class Deferred(TestCase):
     """An enqueue that waits for the commit."""
 
     def test_a_call_that_cannot_be_stored_fails_in_its_transaction(self) -> None:
-        wrong = task(limit=Limit(1, key="nobody"))(tasks.keeps_nothing)
+        wrong = task(limit=Limit(1, key="unknown"))(tasks.keeps_nothing)
         with jobs(), self.captureOnCommitCallbacks() as waiting:
-            with self.assertRaisesMessage(ConfigError, "has no argument 'nobody'"):
+            with self.assertRaisesMessage(ConfigError, "has no argument 'unknown'"):
                 wrong.enqueue(1)
             with self.assertRaisesMessage(PayloadTooLarge, "bytes"):
                 tasks.keeps.enqueue("x" * 2_000_000)

@@ -60,7 +60,7 @@ def test_a_page_with_a_server_runs_as_pasted(
     assert wrong is None, wrong
 
 
-def test_the_runner_notices(tmp_path: Path) -> None:
+def test_the_runner_reports_wrong_blocks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     for text, is_wrong in (
         ("```python\nassert 1 == 2\n```\n", True),

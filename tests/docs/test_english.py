@@ -15,6 +15,7 @@ import pytest
 import lab.report
 import winch
 import winch.testing
+from tests.docs.test_names import WORKSHOP, workshop
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/winch"
@@ -117,6 +118,10 @@ ACTORLESS = re.compile(
     r"\bwhoever\b|\bsomebody\b|\bnobody\b|\banybody\b|\bunseen\b|\bhas the say\b|\bsuch a one\b",
     flags=re.IGNORECASE,
 )
+# In tests and tools, also the passive of speech: a test names the message, the reply or the event.
+WORKSHOP_ACTORLESS = re.compile(
+    rf"{ACTORLESS.pattern}|\b(?:is|are|was|were|been|be) (?:told|said)\b", flags=re.IGNORECASE
+)
 
 
 def test_comments_and_docstrings_name_the_actor() -> None:
@@ -132,6 +137,18 @@ def test_comments_and_docstrings_name_the_actor() -> None:
             if ACTORLESS.search(text.partition("--")[2]):
                 found[f"{path.relative_to(PACKAGE).as_posix()}:{line}"] = text
     assert found == {}
+
+
+@pytest.mark.parametrize("folder", WORKSHOP)
+def test_tests_and_tools_name_the_actor(folder: str) -> None:
+    found = [
+        (path, line, text)
+        for path, source in workshop()
+        if path.startswith(f"{folder}/")
+        for line, text in prose(source)
+        if WORKSHOP_ACTORLESS.search(text)
+    ]
+    assert not found
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:

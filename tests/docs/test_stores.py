@@ -1,4 +1,4 @@
-"""The table of stores says what the drivers declare."""
+"""The table of stores matches what the drivers declare."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def test_the_table_of_stores_is_what_the_drivers_declare() -> None:
     names = Capabilities.__struct_fields__
     assert len(table) == len(names), "one line for each capability, in their order"
     for name, cells in zip(names, table, strict=True):
-        said = [cell.strip().partition(",")[0] for cell in cells]
+        shown = [cell.strip().partition(",")[0] for cell in cells]
         has = [getattr(driver.capabilities, name) for driver in DRIVERS]
-        assert said == ["yes" if one else "no" for one in has], name
+        assert shown == ["yes" if one else "no" for one in has], name

@@ -1,4 +1,4 @@
-"""An importable app for jobs with steps in processes of their own; $WINCH_URL says where."""
+"""An importable app for jobs with steps in processes of their own; $WINCH_URL names the store."""
 
 from __future__ import annotations
 

@@ -48,9 +48,9 @@ class Tasks:
             self.did.append("total")
             return sum(number or 0 for number in numbers)
 
-        @app.task(name="told")
-        def told(what: str) -> None:
-            self.did.append(f"told {what}")
+        @app.task(name="notify")
+        def notify(what: str) -> None:
+            self.did.append(f"notified {what}")
 
         @app.task(name="grow")
         async def grow(number: int, *, ctx: Context) -> None:
@@ -59,12 +59,12 @@ class Tasks:
             self.did.append(f"grown {number}")
 
         self.fetch, self.resize, self.upload = fetch, resize, upload
-        self.score, self.total, self.told, self.grow = score, total, told, grow
+        self.score, self.total, self.notify, self.grow = score, total, notify, grow
 
 
-def told(tasks: Tasks) -> list[str]:
-    return sorted(line for line in tasks.did if line.startswith("told"))
+def notices(tasks: Tasks) -> list[str]:
+    return sorted(line for line in tasks.did if line.startswith("notified"))
 
 
 def callbacks(tasks: Tasks) -> dict[str, Any]:
-    return {f"on_{kind}": tasks.told.bind(kind) for kind in ("success", "complete", "death")}
+    return {f"on_{kind}": tasks.notify.bind(kind) for kind in ("success", "complete", "death")}

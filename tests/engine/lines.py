@@ -1,5 +1,5 @@
 """The libraries' own ways to the same database: each opens a connection or session, and knows how it
-commits, rolls back and runs a statement. What a library needs to be told is said here once."""
+commits, rolls back and runs a statement. The setup that a library needs stands here once."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ virtual time, and both must answer alike.
 
     python -m pytest -p tests.engine.mirror tests/engine/test_flows.py
 
-Then every world of those tests is such a one. `WINCH_TEST_REDIS` names a server; else one is started.
+Then every virtual world of those tests has a mirror. `WINCH_TEST_REDIS` names a server; else the module
+starts one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from winch.testing._store import VirtualStore
 
 VERBS = [name for name, _ in inspect.getmembers(Storage, inspect.isfunction) if name[0] != "_"]
 assert len(VERBS) > 40
-# Whose order is nobody's business.
+# Their answers may come in any order.
 UNORDERED = {"cancels", "end_session"}
 # `depth` may know no age; `explain` and `queues` may look less far.
 UNCOMPARED = {"depth"}
@@ -53,12 +54,14 @@ class Mirror(VirtualStore):
     def _mirrored(self, name: str, own: Callable[..., Verb[Any]]) -> Callable[..., Verb[Any]]:
         return lambda *args, **given: self.both(name, own(*args, **given), args, given)
 
-    def both(self, name: str, mine: Verb[Any], args: tuple[Any, ...], said: dict[str, Any]) -> Verb[Any]:
+    def both(
+        self, name: str, mine: Verb[Any], args: tuple[Any, ...], given: dict[str, Any]
+    ) -> Verb[Any]:
         if self._is_inside:
             return mine
         method = getattr(self._other, name)
-        if "now" in inspect.signature(method).parameters and said.get("now") is None:
-            said = {**said, "now": self._base.now(None)}
+        if "now" in inspect.signature(method).parameters and given.get("now") is None:
+            given = {**given, "now": self._base.now(None)}
 
         def steps() -> Generator[Any, Any, Any]:
             type(self).calls += 1
@@ -73,13 +76,13 @@ class Mirror(VirtualStore):
                 self._is_inside = False
             if error is not None:
                 with pytest.raises(type(error)):
-                    self._other.run(method(*args, **said))
+                    self._other.run(method(*args, **given))
                 raise error
-            other = self._other.run(method(*args, **said))
+            other = self._other.run(method(*args, **given))
             if name in UNORDERED:
-                assert sorted(answer, key=repr) == sorted(other, key=repr), f"{name} {args} {said}"
+                assert sorted(answer, key=repr) == sorted(other, key=repr), f"{name} {args} {given}"
             elif name not in UNCOMPARED:
-                assert answer == other, f"{name} {args} {said}"
+                assert answer == other, f"{name} {args} {given}"
             return answer
 
         return Verb(mine.name, steps, mine.is_read)

@@ -1,4 +1,4 @@
-"""A receiver of pushed jobs: a real HTTP server that checks each signature and answers as it is told."""
+"""A receiver of pushed jobs: a real HTTP server that checks signatures and gives a test's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An importable app on PostgreSQL for jobs in processes of their own; $WINCH_URL says where."""
+"""An importable app on PostgreSQL for jobs in processes of their own; $WINCH_URL names the store."""
 
 from __future__ import annotations
 

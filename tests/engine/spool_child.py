@@ -1,4 +1,4 @@
-"""A process that spools or forwards, and is killed at the step it is told: db, spool, what, step."""
+"""A process that spools or forwards, and kills itself at a given step: db, spool, what, step."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def a_worker(app: App) -> str:
     return "box-1"
 
 
-# What is done, and what its line says: action, target ("" is what the first function gives), detail.
+# The call, and the fields of its line: action, target ("" is what the first function gives), detail.
 ACTIONS: dict[str, tuple[Callable[[App], Any], Callable[[App, Any], Any], str, dict[str, Any]]] = {
     "jobs.cancel": (
         lambda app: waiting(app).id,
@@ -398,7 +398,7 @@ def test_the_table_has_every_method_that_changes_something() -> None:
             assert name in looks or f"{area}.{name}" in ACTIONS, f"app.{area}.{name}"
 
 
-def test_what_is_refused_or_only_counted_leaves_no_line(app: App) -> None:
+def test_refused_actions_and_dry_runs_leave_no_audit_line(app: App) -> None:
     job = cancelled(app)
     with pytest.raises(InvalidTransition):
         app.jobs.cancel(job)

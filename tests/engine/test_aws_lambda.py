@@ -102,7 +102,9 @@ def test_an_invocation_runs_what_is_ready(app: App, store_url: str, tmp_path: Pa
     assert not [one for one in app.workers.list() if one.ended_at is None]
 
 
-def test_what_has_not_ended_in_time_goes_back(app: App, store_url: str, tmp_path: Path) -> None:
+def test_jobs_that_do_not_end_in_time_return_to_their_queue(
+    app: App, store_url: str, tmp_path: Path
+) -> None:
     with function(store_url, tmp_path, CODE, "shop.short") as shop:
         job = enqueue(app, "shop.nap", seconds=60)
         began = time.monotonic()
@@ -248,6 +250,6 @@ def test_an_event_of_another_kind_is_refused(path: str, tmp_path: Path) -> None:
             shop.invoke({"Records": [{"eventSource": "aws:s3"}]})
 
 
-def test_what_a_handler_cannot_be_made_of() -> None:
+def test_invalid_handlers_are_refused() -> None:
     with pytest.raises(ConfigError, match="queues must be a list"):
         aws_lambda.handler(App("memory://"), queues="mail")

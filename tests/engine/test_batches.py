@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.flow_kit import ONCE, Tasks, callbacks, told
+from tests.engine.flow_kit import ONCE, Tasks, callbacks, notices
 from winch import (
     App,
     ConfigError,
@@ -40,9 +40,9 @@ def tasks(app: App) -> Tasks:
 @pytest.mark.parametrize(
     "numbers, expected",
     [
-        ([], ["told complete", "told success"]),
-        ([1, 2], ["told complete", "told success"]),
-        ([1, -1, -2], ["told complete", "told death"]),
+        ([], ["notified complete", "notified success"]),
+        ([1, 2], ["notified complete", "notified success"]),
+        ([1, -1, -2], ["notified complete", "notified death"]),
     ],
 )
 def test_callbacks_of_a_batch_come_once(
@@ -53,13 +53,15 @@ def test_callbacks_of_a_batch_come_once(
             for number in numbers:
                 made.enqueue(tasks.score.bind(number))
             world.run_once()
-            assert [line for line in told(tasks) if line != "told death"] == []  # it is still open
+            assert [
+                line for line in notices(tasks) if line != "notified death"
+            ] == []  # it is still open
         world.run_all()
-        assert told(tasks) == expected
+        assert notices(tasks) == expected
         for dead in world.jobs(state="dead"):
             dead.retry()
         world.run_all()
-        assert told(tasks) == expected  # a member that is brought back calls nobody again
+        assert notices(tasks) == expected  # a retried member triggers no second callback
 
 
 @pytest.mark.parametrize("times", [1, 1000])
@@ -71,7 +73,7 @@ def test_a_batch_whose_note_cannot_be_kept_calls_back_all_the_same(
             made.enqueue(tasks.score.bind(1))
             world.lose_reply("kv_put", times)
         world.run_all()
-        assert told(tasks) == ["told complete", "told success"]
+        assert notices(tasks) == ["notified complete", "notified success"]
 
 
 @pytest.mark.parametrize("last", [3, -1])
@@ -80,29 +82,34 @@ def test_a_callback_that_is_retried_too_early_waits_again(app: App, tasks: Tasks
         with batch("import", **callbacks(tasks)) as made:
             made.enqueue(tasks.score.bind(2), tasks.score.using(delay="1h").bind(last))
             made.enqueue(tasks.score.using(delay="2h").bind(4))
-        for job in world.jobs(task="told"):
+        for job in world.jobs(task="notify"):
             job.cancel()
             job.retry()
         world.advance("30m")
-        assert told(tasks) == []
+        assert notices(tasks) == []
         world.advance("1h")
-        assert told(tasks) == ([] if last > 0 else ["told death"])  # not before the first has died
+        assert notices(tasks) == (
+            [] if last > 0 else ["notified death"]
+        )  # not before the first has died
         world.run_all()
-        assert told(tasks) == ["told complete", "told success" if last > 0 else "told death"]
+        assert notices(tasks) == [
+            "notified complete",
+            "notified success" if last > 0 else "notified death",
+        ]
 
 
 def test_a_callback_with_a_fifo_key_runs_after_the_members_of_its_batch(app: App, tasks: Tasks) -> None:
     """Also where a job behind it in its key waits for its turn, and one before it ends meanwhile."""
-    told_in_turn = tasks.told.using(fifo="orders")
+    notify_in_turn = tasks.notify.using(fifo="orders")
     with virtual(app) as world:
-        told_in_turn.enqueue("before")
-        with batch("import", on_success=told_in_turn.bind("success")) as made:
+        notify_in_turn.enqueue("before")
+        with batch("import", on_success=notify_in_turn.bind("success")) as made:
             made.enqueue(tasks.score.using(delay="1h").bind(2))
-        told_in_turn.enqueue("behind")
+        notify_in_turn.enqueue("behind")
         world.advance("30m")
-        assert tasks.did == ["told before"]
+        assert tasks.did == ["notified before"]
         world.advance("1h")
-        assert tasks.did == ["told before", "score 2", "told success", "told behind"]
+        assert tasks.did == ["notified before", "score 2", "notified success", "notified behind"]
 
 
 def test_a_member_with_the_fifo_key_of_a_callback_is_refused(app: App, tasks: Tasks) -> None:
@@ -113,7 +120,7 @@ def test_a_member_with_the_fifo_key_of_a_callback_is_refused(app: App, tasks: Ta
         ctx.batch.enqueue(tasks.score.using(fifo="orders").bind(1))
 
     with virtual(app) as world:
-        with batch("import", on_complete=tasks.told.using(fifo="orders").bind("complete")) as made:
+        with batch("import", on_complete=tasks.notify.using(fifo="orders").bind("complete")) as made:
             with pytest.raises(ConfigError, match="'orders': a callback of its batch has that key"):
                 made.enqueue(tasks.score.using(fifo="orders").bind(1))
             made.enqueue(tasks.score.using(fifo="others").bind(2))
@@ -121,7 +128,7 @@ def test_a_member_with_the_fifo_key_of_a_callback_is_refused(app: App, tasks: Ta
         world.run_all()
         [dead] = world.jobs(state="dead")
         assert "a callback of its batch has that key" in dead.why()
-        assert told(tasks) == ["told complete"]
+        assert notices(tasks) == ["notified complete"]
 
 
 @pytest.mark.parametrize("shape", ["chain", "group", "chord", "map", "flow", "batch"])
@@ -151,7 +158,7 @@ def test_members_of_a_flow_share_a_fifo_key(app: App, tasks: Tasks, shape: str) 
                 made.add(calls[3], after=after)
                 made.enqueue()
             else:
-                with batch("import", on_success=tasks.told.bind("success")) as b:
+                with batch("import", on_success=tasks.notify.bind("success")) as b:
                     b.enqueue(*calls)
             world.run_all()
             assert all(job.state is JobState.COMPLETED for job in world.jobs())
@@ -197,8 +204,10 @@ def test_a_batch_grows_from_inside(app: App, tasks: Tasks) -> None:
         with batch("tree", **callbacks(tasks)) as made:
             made.enqueue(tasks.grow.bind(3))  # type: ignore[call-arg]
         world.run_all()
-        assert told(tasks) == ["told complete", "told success"]
-    assert tasks.did[-2:] == ["told success", "told complete"] or tasks.did[-1].startswith("told")
+        assert notices(tasks) == ["notified complete", "notified success"]
+    assert tasks.did[-2:] == ["notified success", "notified complete"] or tasks.did[-1].startswith(
+        "notified"
+    )
     assert sum(line.startswith("grown") for line in tasks.did) == 7
 
 
@@ -208,7 +217,7 @@ def test_a_member_adds_to_its_batch_only_while_it_is_unfinished(app: App, tasks:
             made.enqueue(tasks.grow.bind(2))  # type: ignore[call-arg]
         world.crash(at="before finish")
         world.run_all()
-        assert told(tasks) == ["told complete", "told success"]
+        assert notices(tasks) == ["notified complete", "notified success"]
         assert len(world.jobs(task="grow")) == 5  # a repeat adds the same ones
 
 
@@ -238,7 +247,7 @@ def test_a_member_adds_to_its_batch_call_by_call(app: App, tasks: Tasks, is_asyn
         assert sorted(line for line in tasks.did if line.startswith("score")) == [
             f"score {number}" for number in range(5)
         ]
-        assert told(tasks) == ["told complete", "told success"]
+        assert notices(tasks) == ["notified complete", "notified success"]
 
 
 def test_threads_of_a_member_add_to_its_batch_at_once(app: App, tasks: Tasks) -> None:
@@ -252,10 +261,10 @@ def test_threads_of_a_member_add_to_its_batch_at_once(app: App, tasks: Tasks) ->
             made.enqueue(load.bind())  # type: ignore[call-arg]
         world.run_all()
         assert len(world.jobs(task="score")) == 100
-        assert told(tasks) == ["told complete", "told success"]
+        assert notices(tasks) == ["notified complete", "notified success"]
 
 
-def test_who_is_no_member_has_no_batch(app: App) -> None:
+def test_a_job_outside_a_batch_has_no_batch(app: App) -> None:
     @app.task(retry=ONCE)
     def alone(*, ctx: Context) -> None:
         ctx.batch.enqueue()
@@ -313,9 +322,9 @@ def test_a_composition_is_a_member_of_a_batch_as_a_whole(app: App, tasks: Tasks)
     with virtual(app) as world:
         with batch(
             "import",
-            on_success=tasks.told.bind("success"),
-            on_complete=tasks.told.bind("complete"),
-            on_death=tasks.told.bind("death"),
+            on_success=tasks.notify.bind("success"),
+            on_complete=tasks.notify.bind("complete"),
+            on_death=tasks.notify.bind("death"),
         ) as members:
             last = members.enqueue(
                 tasks.score.bind(1),
@@ -326,26 +335,26 @@ def test_a_composition_is_a_member_of_a_batch_as_a_whole(app: App, tasks: Tasks)
             assert members.enqueue(map_(tasks.score, [4, 5], parallel=1))
         world.run_all()
         assert [job.refresh().result() for job in last] == [1, "b/<u>", 13]
-        assert sorted(tasks.did[-2:]) == ["told complete", "told success"]
+        assert sorted(tasks.did[-2:]) == ["notified complete", "notified success"]
         assert len(app.flows.members(members.id)) == 8 + 3
-    assert "told death" not in tasks.did
+    assert "notified death" not in tasks.did
 
 
 @pytest.mark.parametrize("is_in_chain", [True, False])
-def test_a_batch_is_told_of_a_death_inside_a_composition(
+def test_a_death_inside_a_composition_calls_on_death_of_its_batch(
     app: App, tasks: Tasks, is_in_chain: bool
 ) -> None:
     bad = tasks.score.bind(-1)
     with virtual(app) as world:
         with batch(
             "import",
-            on_success=tasks.told.bind("success"),
-            on_complete=tasks.told.bind("complete"),
-            on_death=tasks.told.bind("death"),
+            on_success=tasks.notify.bind("success"),
+            on_complete=tasks.notify.bind("complete"),
+            on_death=tasks.notify.bind("death"),
         ) as members:
             members.enqueue(chain(bad, tasks.score.partial()) if is_in_chain else group([bad]))
         world.run_all()
-    assert sorted(tasks.did) == ["score -1", "told complete", "told death"]
+    assert sorted(tasks.did) == ["notified complete", "notified death", "score -1"]
 
 
 def test_a_member_adds_a_composition_once_however_often_it_runs(app: App, tasks: Tasks) -> None:
@@ -360,12 +369,12 @@ def test_a_member_adds_a_composition_once_however_often_it_runs(app: App, tasks:
             raise ConnectionError("once more")
 
     with virtual(app) as world:
-        with batch("import", on_success=tasks.told.bind("success")) as members:
+        with batch("import", on_success=tasks.notify.bind("success")) as members:
             members.enqueue(splits.bind())  # type: ignore[call-arg]
         world.run_all()
         assert attempts == [1, 2]
         assert len(world.jobs(task="fetch")) == len(world.jobs(task="upload")) == 2
-    assert tasks.did[-1] == "told success"
+    assert tasks.did[-1] == "notified success"
     assert sorted(tasks.did[:-1]) == ["fetch a", "fetch b", "upload <a>", "upload <b>"]
 
 
@@ -381,42 +390,42 @@ def test_a_batch_waits_for_the_members_and_callbacks_of_the_one_inside(
     with virtual(app) as world:
         with batch(
             "outer",
-            on_success=tasks.told.bind("outer success"),
-            on_complete=tasks.told.bind("outer complete"),
-            on_death=tasks.told.bind("outer death"),
+            on_success=tasks.notify.bind("outer success"),
+            on_complete=tasks.notify.bind("outer complete"),
+            on_death=tasks.notify.bind("outer death"),
         ) as outer:
             outer.enqueue(tasks.fetch.bind("u"))
             with outer.batch(
-                "inner", on_success=tasks.told.bind("inner success"), on_complete=slow.bind()
+                "inner", on_success=tasks.notify.bind("inner success"), on_complete=slow.bind()
             ) as inner:
                 inner.enqueue(tasks.grow.bind(1), tasks.score.bind(-1 if fails else 1))  # type: ignore[call-arg]
         world.run_all()
         assert not [job for job in world.jobs() if not job.record.state.is_final]
         assert len(app.flows.members(inner.id)) == 4 + 2
         assert len(app.flows.members(outer.id)) == 5 + 3
-    complete, slowly = tasks.did.index("told outer complete"), tasks.did.index("slow")
+    complete, slowly = tasks.did.index("notified outer complete"), tasks.did.index("slow")
     assert slowly < complete
-    told = {word for word in tasks.did if word.startswith("told")}
-    assert told == (
-        {"told outer complete", "told outer death"}
+    found = {word for word in tasks.did if word.startswith("notified")}
+    assert found == (
+        {"notified outer complete", "notified outer death"}
         if fails
-        else {"told outer complete", "told outer success", "told inner success"}
+        else {"notified outer complete", "notified outer success", "notified inner success"}
     )
 
 
 def test_batches_inside_batches_of_every_depth(app: App, tasks: Tasks) -> None:
     with virtual(app) as world:
         # The second has no callbacks, and no members of its own.
-        with batch("1", on_complete=tasks.told.bind("1")) as one, one.batch("2") as two:
-            with two.batch("3", on_complete=tasks.told.bind("3")) as three:
+        with batch("1", on_complete=tasks.notify.bind("1")) as one, one.batch("2") as two:
+            with two.batch("3", on_complete=tasks.notify.bind("3")) as three:
                 three.enqueue(tasks.grow.bind(2))  # type: ignore[call-arg]
-            with two.batch("empty", on_complete=tasks.told.bind("empty")):
+            with two.batch("empty", on_complete=tasks.notify.bind("empty")):
                 pass
         world.run_all()
         assert one.id != two.id != three.id
     grown = [place for place, word in enumerate(tasks.did) if word.startswith("grown")]
-    assert max(grown) < tasks.did.index("told 3") < tasks.did.index("told 1")
-    assert tasks.did.index("told empty") < tasks.did.index("told 1")
+    assert max(grown) < tasks.did.index("notified 3") < tasks.did.index("notified 1")
+    assert tasks.did.index("notified empty") < tasks.did.index("notified 1")
     assert len(grown) == 5
 
 
@@ -426,7 +435,7 @@ def test_wrong_uses_of_batches_are_refused(app: App, tasks: Tasks) -> None:
         ctx.batch.batch("inner")
 
     with virtual(app) as world:
-        with batch("outer", on_complete=tasks.told.bind("outer")) as outer:
+        with batch("outer", on_complete=tasks.notify.bind("outer")) as outer:
             with pytest.raises(ConfigError, match=r"with outer\.batch\('inner', …\) as inner"):
                 outer.enqueue(batch("inner"))  # type: ignore[arg-type]
             outer.enqueue(nests.bind())  # type: ignore[call-arg]
@@ -443,10 +452,10 @@ def test_wrong_uses_of_batches_are_refused(app: App, tasks: Tasks) -> None:
 
 
 def test_a_fifo_key_of_an_outer_callback_is_refused_inside(app: App, tasks: Tasks) -> None:
-    last, words = tasks.told.using(fifo="k"), "cannot be a member with the FIFO key 'k'"
+    last, words = tasks.notify.using(fifo="k"), "cannot be a member with the FIFO key 'k'"
     with virtual(app), batch("outer", on_complete=last.bind("outer")) as outer:
         with pytest.raises(ConfigError, match=words):
-            outer.enqueue(group([tasks.told.bind("free"), last.bind("inside")]))
+            outer.enqueue(group([tasks.notify.bind("free"), last.bind("inside")]))
         with pytest.raises(ConfigError, match=words):
             outer.batch("inner", on_complete=last.bind("inner")).__enter__()
         with outer.batch("inner") as inner, pytest.raises(ConfigError, match=words):

@@ -76,7 +76,7 @@ def test_a_stored_policy_that_cannot_be_read(is_async: bool) -> None:
 
 
 @pytest.mark.parametrize("on", [broken, {ValueError: "1s"}, {"ValueError": None}, [ValueError]])
-def test_what_is_no_map_of_policies_is_refused(on: Any) -> None:
+def test_an_invalid_map_of_policies_is_refused(on: Any) -> None:
     with pytest.raises(ConfigError, match="retry on must map types of exceptions"):
         Retry.fixed("1s", on=on)
 
@@ -100,7 +100,7 @@ OUTCOMES: dict[str, tuple[Callable[[], BaseException], JobState, str]] = {
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("is_raised", [False, True])
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_an_outcome_that_is_not_made_as_it_should_be(name: str, is_raised: bool, is_async: bool) -> None:
+def test_a_malformed_outcome_has_a_defined_result(name: str, is_raised: bool, is_async: bool) -> None:
     app = App("memory://")
     app.driver.migrate()
     make, state, reason = OUTCOMES[name]

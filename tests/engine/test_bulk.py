@@ -40,7 +40,7 @@ def ready_jobs(app: App) -> int:
     return queue.counts[JobState.READY]
 
 
-def test_all_are_stored_in_order_and_told(app: App) -> None:
+def test_all_are_stored_in_order_with_an_event_each(app: App) -> None:
     task = a_task(app)
     heard: list[str] = []
     app.on("enqueued", lambda event: heard.append(event.job_id))

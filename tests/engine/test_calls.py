@@ -113,7 +113,7 @@ def test_a_call_of_another_app_is_refused_by_name(taker: str, app: App, other: A
     ],
     ids=["task", "using", "function", "tuple", "number"],
 )
-def test_what_is_no_call_is_refused_with_the_way_to_make_one(
+def test_an_object_that_is_no_call_is_refused_with_the_remedy(
     taker: str, given: Callable[[App], Any], words: str, app: App
 ) -> None:
     with pytest.raises(ConfigError, match=words):

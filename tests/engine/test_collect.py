@@ -18,7 +18,7 @@ from winch import App, Collected, ConfigError, Context, Depends, InvalidPayload,
 @dataclass
 class Features:
     height: float
-    name: str = "nobody"
+    name: str = "unknown"
 
 
 class Point(msgspec.Struct):
@@ -100,7 +100,7 @@ def test_each_job_has_its_own_outcome() -> None:
     run(app, body)
 
 
-def test_what_a_raising_call_had_said_about_a_job_still_counts() -> None:
+def test_outcomes_set_before_a_call_raises_still_count() -> None:
     app = new_app()
 
     @app.task(collect=10, retry=Retry.never())
@@ -120,7 +120,7 @@ def test_what_a_raising_call_had_said_about_a_job_still_counts() -> None:
     run(app, body)
 
 
-def test_a_directive_of_the_call_is_for_all_that_nothing_was_said_about() -> None:
+def test_a_directive_of_the_call_applies_to_every_job_without_its_own() -> None:
     app = new_app()
     calls: list[int] = []
 

@@ -31,7 +31,7 @@ def did() -> list[str]:
 
 
 class Shop:
-    """Three steps with undo, one without; it fails where it is told to."""
+    """Three steps with undo, one without; it fails at `breaks_at`."""
 
     def __init__(self, app: App, did: list[str], *, is_async: bool = True) -> None:
         self.did = did
@@ -114,7 +114,7 @@ def test_a_job_that_fails_for_good_is_undone_in_reverse(app: App, shop: Shop) ->
         assert job.refresh().state is JobState.DEAD
         assert "failed 2 times" in job.why()
         assert "end broke" in job.why()
-        assert whats(job) == ["slept", "failed", "unwinding", "failed"]
+        assert whats(job) == ["slept", "failed", "compensating", "failed"]
         assert not job.record.has_undo
     done = ["reserve 7", "charge 7", "mail ch-7", "ship"]
     assert shop.did == [*done, "recall", "refund ch-7", "release 7"]
@@ -165,7 +165,9 @@ def test_a_job_whose_workers_vanish_is_undone_before_it_is_dead(app: App, did: l
     @app.task
     async def checkout(*, ctx: Context) -> None:
         for name, undo in (("reserve", "release"), ("charge", "refund")):
-            await ctx.step(did.append, name, name=name, undo=lambda _, said=undo: did.append(said))
+            await ctx.step(
+                did.append, name, name=name, undo=lambda _, name_of_undo=undo: did.append(name_of_undo)
+            )
         did.append("crash")
         worlds[0].crash_worker()
         await asyncio.sleep(1)
@@ -192,7 +194,7 @@ def test_an_undo_that_fails_is_repeated_and_what_is_undone_stays_so(app: App, sh
     assert shop.did[4:] == ["recall", "refund ch-7", "release 7"]
 
 
-def test_an_undo_that_never_works_ends_in_a_dead_job_that_says_what_is_left(
+def test_an_undo_that_always_fails_ends_in_a_dead_job_that_names_the_steps_left(
     app: App, shop: Shop
 ) -> None:
     shop.breaks_at, shop.unreliable_undos = "end", 99

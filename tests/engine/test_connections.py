@@ -226,7 +226,7 @@ def test_an_error_of_the_store_is_winchs_own_and_the_session_goes_on(postgres_ur
 # -- what is refused -----------------------------------------------------------------------------------
 
 
-def test_what_is_no_connection_is_refused_with_what_is(app: App, shared_url: str) -> None:
+def test_an_invalid_connection_is_refused_with_the_valid_kinds(app: App, shared_url: str) -> None:
     add = app.tasks.get("add")
     engine = sqlalchemy.create_engine(lines.sqlalchemy_url(shared_url, "psycopg"))
     for wrong in ("text", object(), engine):
@@ -249,7 +249,7 @@ def test_an_async_connection_needs_await(app: App, shared_url: str, kind: str) -
     asyncio.run(main())
 
 
-def test_a_session_inside_run_sync_is_told_what_to_do(app: App, shared_url: str) -> None:
+def test_a_session_inside_run_sync_raises_an_error_with_the_remedy(app: App, shared_url: str) -> None:
     add = app.tasks.get("add")
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What a handler can say about itself while it runs."""
+"""What a handler can report while it runs."""
 
 from __future__ import annotations
 

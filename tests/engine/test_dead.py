@@ -46,7 +46,7 @@ def die(app: App, *names: str) -> list[str]:
     return [job.id for job in jobs]
 
 
-def test_groups_tell_what_jobs_died_of() -> None:
+def test_groups_show_the_error_that_killed_their_jobs() -> None:
     app = new_app()
     ids = die(app, "bad1", "odd", "bad2")
     big, small = app.dead.groups()
@@ -161,7 +161,7 @@ def test_a_rate_paces_a_replay() -> None:
     assert 0.18 <= time.monotonic() - began < 2
 
 
-def test_purge_needs_a_rule_and_says_how_many_went() -> None:
+def test_purge_needs_a_rule_and_returns_the_count() -> None:
     app = new_app()
     ids = die(app, *(f"bad{n}" for n in range(5)))
     with pytest.raises(ConfigError, match="needs a rule"):

@@ -73,7 +73,7 @@ def test_it_takes_part_in_flows_and_many(app: App) -> None:
         ({"properties": {"a": {"pattern": "x"}}}, "'pattern' of JSON Schema is not supported"),
     ],
 )
-def test_what_is_no_contract_is_refused(app: App, schema: Any, why: str) -> None:
+def test_invalid_contracts_are_refused(app: App, schema: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         app.declare("t", schema)
 

@@ -1,4 +1,4 @@
-"""Events that handlers and the store cause, as subscribers of this process hear them."""
+"""Events that handlers and the store cause, as subscribers of this process receive them."""
 
 from __future__ import annotations
 
@@ -43,51 +43,49 @@ def started(app: App, **options: str) -> Job[None]:
     return job
 
 
-def told(seen: list[JobEvent], job: Job[None]) -> list[str]:
+def kinds(seen: list[JobEvent], job: Job[None]) -> list[str]:
     return [event.kind for event in seen if event.job_id == job.id]
 
 
-def test_progress_is_heard(app: App, seen: list[JobEvent], world: World) -> None:
+def test_progress_emits_an_event(app: App, seen: list[JobEvent], world: World) -> None:
     job = started(app)
     world.advance("1s")
-    assert told(seen, job) == ["enqueued", "started", "progress"]
+    assert kinds(seen, job) == ["enqueued", "started", "progress"]
     assert (seen[-1].percent, seen[-1].reason, seen[-1].attempt) == (40, "resizing", 1)
 
 
-def test_a_rescue_is_heard(app: App, seen: list[JobEvent], world: World) -> None:
+def test_a_rescue_emits_an_event(app: App, seen: list[JobEvent], world: World) -> None:
     job = started(app)
     world.advance("1s")
     world.crash_worker()
     world.advance("5m")
-    assert "rescued" in told(seen, job)
+    assert "rescued" in kinds(seen, job)
     assert job.refresh().state is JobState.RUNNING
 
 
-def test_a_job_that_a_rescue_ends_is_heard_to_die(app: App, seen: list[JobEvent], world: World) -> None:
+def test_a_job_that_a_rescue_kills_emits_its_death(app: App, seen: list[JobEvent], world: World) -> None:
     job = started(app)
     for _ in range(MAX_RESCUES):
         world.advance("1s")
         world.crash_worker()
         world.advance("5m")
     assert job.refresh().state is JobState.DEAD
-    assert told(seen, job).count("rescued") == MAX_RESCUES
+    assert kinds(seen, job).count("rescued") == MAX_RESCUES
     (death,) = [event for event in seen if event.kind == "dead"]
     assert death.error is not None
     assert death.error.type == "winch.JobRescued"
 
 
-def test_a_job_that_expires_is_heard_to_be_cancelled(
-    app: App, seen: list[JobEvent], world: World
-) -> None:
+def test_an_expired_job_emits_cancelled(app: App, seen: list[JobEvent], world: World) -> None:
     job = started(app, expires="1m", delay="2m")
     world.advance("5m")
     assert job.refresh().state is JobState.CANCELLED
-    assert told(seen, job) == ["enqueued", "cancelled"]
+    assert kinds(seen, job) == ["enqueued", "cancelled"]
     assert "expired" in (seen[-1].reason or "")
 
 
 @pytest.mark.parametrize("way", ["job", "area", "async"])
-def test_a_waiting_job_that_is_cancelled_is_heard(
+def test_a_cancelled_waiting_job_emits_an_event(
     app: App, seen: list[JobEvent], world: World, way: str
 ) -> None:
     job = started(app, delay="1h")
@@ -97,15 +95,13 @@ def test_a_waiting_job_that_is_cancelled_is_heard(
         app.jobs.cancel(job.id, reason="not wanted")
     else:
         asyncio.run(app.jobs.acancel(job.id, reason="not wanted"))
-    assert told(seen, job) == ["enqueued", "cancelled"]
+    assert kinds(seen, job) == ["enqueued", "cancelled"]
     assert seen[-1].reason == "not wanted"
 
 
-def test_a_running_job_that_is_cancelled_is_heard_once(
-    app: App, seen: list[JobEvent], world: World
-) -> None:
+def test_a_cancelled_running_job_emits_one_event(app: App, seen: list[JobEvent], world: World) -> None:
     job = started(app)
     world.advance("1s")
     job.cancel()
     world.advance("10s")
-    assert told(seen, job).count("cancelled") == 1
+    assert kinds(seen, job).count("cancelled") == 1

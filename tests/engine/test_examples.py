@@ -66,14 +66,14 @@ def test_a_payment_whose_answer_was_lost_is_made_once() -> None:
     assert payment.provider.charges == {"order-42": 995}
 
 
-def test_a_newsletter_is_told_of_once() -> None:
+def test_a_newsletter_is_reported_once() -> None:
     with virtual(fan_out.app) as world:
         made = fan_out.publish("May", 1100)
         world.run_all()
         assert made.result() == "May: 1098 of 1100 delivered"
 
 
-def test_a_report_is_bound_and_its_audit_calls_somebody() -> None:
+def test_a_report_is_bound_and_its_audit_raises_an_alarm() -> None:
     nightly_report.pager.clear()  # another test runs this one on another store
     with virtual(nightly_report.app) as world:
         made = nightly_report.make(3)
@@ -99,10 +99,10 @@ def test_a_welcome_mail_that_bounces_is_dead_and_one_without_an_answer_is_sent()
 def test_webhooks_arrive_in_order_when_the_customer_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with virtual(webhook.app) as world:
         for what in ("created", "paid", "shipped"):
-            webhook.tell("acme", what)
-            webhook.tell("other", what)
+            webhook.publish("acme", what)
+            webhook.publish("other", what)
         world.advance("12h")
-        assert [who for who, _ in webhook.arrived] == ["other"] * 3
+        assert [customer for customer, _ in webhook.arrived] == ["other"] * 3
         monkeypatch.setattr(webhook, "is_down", False)
         world.advance("2h")
     assert webhook.arrived[3:] == [("acme", "created"), ("acme", "paid"), ("acme", "shipped")]

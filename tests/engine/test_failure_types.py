@@ -39,7 +39,7 @@ def test_every_error_is_stored_under_its_public_name(name: str) -> None:
     assert describe(error).name == name
 
 
-def test_deaths_that_nothing_raises_have_types_too() -> None:
+def test_deaths_without_an_exception_have_failure_types_too() -> None:
     for name in SUSPECT_TYPES.values():
         assert issubclass(imported(name), winch.WinchError)  # type: ignore[arg-type]
 

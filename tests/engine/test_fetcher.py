@@ -21,7 +21,7 @@ from winch.storage.verbs import Verb
 
 
 class WaitingBell:
-    """Rings when it is told to, and claims then."""
+    """Rings when a test rouses it, and claims then."""
 
     stays_armed = False
 
@@ -49,7 +49,7 @@ class WaitingBell:
 
 
 class HastyBell(WaitingBell):
-    """Hands over what it has claimed before it says so."""
+    """Hands over its claims before it returns them."""
 
     def __init__(self, driver: MemoryDriver) -> None:
         super().__init__(driver)
@@ -66,11 +66,11 @@ class HastyBell(WaitingBell):
 
 
 class WaitingDriver(MemoryDriver):
-    """A memory store with such a bell, which notes each claim that is made."""
+    """A memory store with one of these bells, which notes each claim."""
 
-    def __init__(self, said: list[str], bell: type[WaitingBell]) -> None:
+    def __init__(self, order_seen: list[str], bell: type[WaitingBell]) -> None:
         super().__init__(FixedClock(datetime(2026, 1, 1, tzinfo=UTC)))
-        self.said = said
+        self.order_seen = order_seen
         self.bell_type = bell
         self.claimed = asyncio.Event()
         self.released = asyncio.Event()
@@ -84,7 +84,7 @@ class WaitingDriver(MemoryDriver):
         return self.bells[-1]
 
     def noted_claim(self, params: ClaimParams, *, now: datetime | None = None) -> Verb[list[Claim]]:
-        self.said.append("claim")
+        self.order_seen.append("claim")
         self.asked_for.append(params.limit)
         self.claimed.set()
         return self.plain_claim(params, now=now)
@@ -154,8 +154,8 @@ def fetcher_of(
 @pytest.mark.parametrize("bell", [WaitingBell, HastyBell])
 def test_a_job_that_was_waited_for_starts_before_the_next_claim_is_made(bell: type[WaitingBell]) -> None:
     async def main() -> None:
-        said: list[str] = []
-        driver = WaitingDriver(said, bell)
+        order_seen: list[str] = []
+        driver = WaitingDriver(order_seen, bell)
         delivered, started, is_idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
         count = 0
 
@@ -167,7 +167,7 @@ def test_a_job_that_was_waited_for_starts_before_the_next_claim_is_made(bell: ty
 
         async def slot() -> None:
             await delivered.wait()
-            said.append("start")
+            order_seen.append("start")
             started.set()
 
         fetcher = fetcher_of(driver, deliver, is_idle)
@@ -175,13 +175,13 @@ def test_a_job_that_was_waited_for_starts_before_the_next_claim_is_made(bell: ty
         waiting = asyncio.create_task(slot())
         async with asyncio.timeout(20):
             await is_idle.wait()  # and its claim waits for the ring
-            said.clear()
+            order_seen.clear()
             driver.claimed.clear()
             driver.run(driver.enqueue([JOB]))
             driver.bells[0].rouse()
             await started.wait()
             await driver.claimed.wait()
-        assert said[:2] == ["start", "claim"]
+        assert order_seen[:2] == ["start", "claim"]
         assert count == 1
         runner.cancel()
         await asyncio.gather(runner, waiting, return_exceptions=True)
@@ -190,7 +190,7 @@ def test_a_job_that_was_waited_for_starts_before_the_next_claim_is_made(bell: ty
 
 
 @pytest.mark.parametrize("bell", [WaitingBell, HastyBell])
-def test_what_a_ring_brings_while_quiet_is_given_back(bell: type[WaitingBell]) -> None:
+def test_jobs_claimed_by_a_ring_while_quiet_are_released(bell: type[WaitingBell]) -> None:
     async def main() -> None:
         driver = WaitingDriver([], bell)
         is_idle = asyncio.Event()

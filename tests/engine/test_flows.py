@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.flow_kit import ONCE, Tasks, told
+from tests.engine.flow_kit import ONCE, Tasks, notices
 from winch import (
     App,
     ConfigError,
@@ -69,7 +69,7 @@ def test_a_chain_hands_results_on(app: App, tasks: Tasks) -> None:
         ("continue", JobState.COMPLETED, ["resize u", "upload None"]),
     ],
 )
-def test_what_follows_a_failure_is_the_edges_policy(
+def test_the_policy_of_an_edge_decides_what_follows_a_failure(
     app: App, tasks: Tasks, policy: Any, state: JobState, did: list[str]
 ) -> None:
     with virtual(app) as world:
@@ -83,7 +83,7 @@ def test_what_follows_a_failure_is_the_edges_policy(
 
 
 @pytest.mark.parametrize("shape", ["chord", "children"])
-def test_a_result_is_kept_for_those_who_wait_for_it(app: App, shape: str) -> None:
+def test_a_result_is_kept_until_its_dependents_have_read_it(app: App, shape: str) -> None:
     """Where the task keeps its jobs for an hour and the slowest of them takes a month."""
 
     @app.task(retention="1h")
@@ -106,7 +106,7 @@ def test_a_result_is_kept_for_those_who_wait_for_it(app: App, shape: str) -> Non
             last = parent.enqueue()  # type: ignore[call-arg]
         alone = square.enqueue(4)
         world.advance("2d")
-        assert alone.id not in [job.id for job in world.jobs()]  # nobody waits for it: it is gone
+        assert alone.id not in [job.id for job in world.jobs()]  # no job waits for it: it is gone
         world.advance("28d")
         assert last.refresh().result() == 13
 
@@ -209,14 +209,14 @@ def test_compositions_stand_inside_others(app: App, tasks: Tasks) -> None:
             tasks.fetch.bind("a"),
             chord(
                 [chain(tasks.resize.partial(width=w), tasks.upload.partial()) for w in (1, 2)],
-                tasks.told.bind("inner"),
+                tasks.notify.bind("inner"),
             ),
-            tasks.told.bind("outer"),
+            tasks.notify.bind("outer"),
         ).enqueue()
         world.run_all()
         states = [job.state for job in app.flows.members(made.id)]
     assert states == [JobState.COMPLETED] * 7
-    assert told(tasks) == ["told inner", "told outer"]
+    assert notices(tasks) == ["notified inner", "notified outer"]
 
 
 def test_a_chord_of_chains_takes_their_last_results_in_order(app: App, tasks: Tasks) -> None:
@@ -224,12 +224,12 @@ def test_a_chord_of_chains_takes_their_last_results_in_order(app: App, tasks: Ta
         parts = [chain(tasks.fetch.bind(name), tasks.resize.partial()) for name in "abc"]
         f = flow("outer")
         inner = f.add(group(parts))
-        after = f.add(tasks.told.bind("after"), after=[inner])
+        after = f.add(tasks.notify.bind("after"), after=[inner])
         f.add_many((tasks.score.bind(n) for n in range(3)), after=[after])
         handle = f.enqueue()
         world.run_all()
         assert handle.result() == [0, 1, 4]
-    assert told(tasks) == ["told after"]
+    assert notices(tasks) == ["notified after"]
     with pytest.raises(ConfigError, match="cannot have a flow that is stored as a part"):
         chain(f)
     with pytest.raises(ConfigError, match="cannot have nothing as a part"):
@@ -284,7 +284,7 @@ def test_wrong_compositions_are_refused(app: App, tasks: Tasks) -> None:
             chain("fetch")  # type: ignore[arg-type]
 
 
-def test_a_result_that_does_not_fit_is_told_by_the_job_that_takes_it(app: App, tasks: Tasks) -> None:
+def test_a_result_of_the_wrong_type_kills_the_job_that_receives_it(app: App, tasks: Tasks) -> None:
     with virtual(app) as world:
         made = chain(tasks.fetch.bind("u"), tasks.score.partial()).enqueue()
         world.run_all()
@@ -312,12 +312,12 @@ def test_killed_at_any_place_a_chord_and_a_batch_call_back_once(app: App, tasks:
     def run(world: World) -> None:
         tasks.did.clear()
         made = chord([tasks.score.bind(n) for n in range(2)], tasks.total.partial()).enqueue()
-        with batch("b", on_complete=tasks.told.bind("all")) as members:
+        with batch("b", on_complete=tasks.notify.bind("all")) as members:
             members.enqueue(tasks.score.bind(5), tasks.score.bind(-1))
         world.run_all()
         assert made.result() == 1
-        assert set(told(tasks)) == {"told all"}
-        assert len(world.jobs(task="told")) == 1
+        assert set(notices(tasks)) == {"notified all"}
+        assert len(world.jobs(task="notify")) == 1
         order = {line: place for place, line in enumerate(tasks.did)}
         assert order["total"] > max(order["score 0"], order["score 1"])
 

@@ -72,7 +72,7 @@ def test_plain_jobs_carry_none() -> None:
         (lambda: new_app().limits.set("limit:charge", "5/m"), "takes a number such as 5"),
     ],
 )
-def test_what_cannot_be_right_is_refused(make: object, message: str) -> None:
+def test_invalid_limits_and_rates_are_refused(make: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()  # type: ignore[operator]
 
@@ -94,7 +94,7 @@ def test_limits_are_set_and_reset_by_name() -> None:
     assert app.limits.list() == []
 
 
-def test_why_names_the_limit_and_who_holds_it() -> None:
+def test_why_names_the_limit_and_its_holders() -> None:
     app = new_app()
 
     @app.task(name="t", limit=Limit(1))

@@ -188,7 +188,7 @@ TASKS = """
 """
 
 
-def test_why_says_how_many_slots_a_job_needs_and_configure_gives_them(
+def test_why_shows_how_many_slots_a_job_needs_and_configure_gives_them(
     store_url: str, tmp_path: Path
 ) -> None:
     app = App(store_url)

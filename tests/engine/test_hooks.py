@@ -56,7 +56,7 @@ def test_old_payloads_are_upgraded_step_by_step() -> None:
     run(app, body)
 
 
-def test_a_payload_without_an_upgrader_is_dead_and_says_what_to_do() -> None:
+def test_a_job_without_an_upgrader_is_dead_and_its_error_names_the_remedy() -> None:
     app = new_app()
 
     @app.task(name="resize", version=2)
@@ -136,7 +136,7 @@ def test_resources_and_dependencies_are_injected_and_cleaned_up() -> None:
     assert seen == ["up", "open", "close", "open", "close", "aclose", "down"]
 
 
-def test_wrong_dependencies_are_told_apart() -> None:
+def test_each_wrong_dependency_has_its_own_error() -> None:
     app = new_app()
 
     async def later() -> int:
@@ -168,7 +168,7 @@ def test_wrong_dependencies_are_told_apart() -> None:
 
 def test_middleware_wraps_enqueue_and_run() -> None:
     app = new_app()
-    user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
+    user: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="none")
     order: list[str] = []
 
     class Carry(Middleware):
@@ -200,7 +200,7 @@ def test_middleware_wraps_enqueue_and_run() -> None:
     async def body(_: Any) -> None:
         assert await (await in_thread.aenqueue()) == "<ann>"
         assert await (await on_loop.aenqueue()) == "<ann>"
-        assert user.get() == "nobody"
+        assert user.get() == "none"
         assert order == ["outer", "inner"] * 2
 
     run(app, body)
@@ -208,7 +208,7 @@ def test_middleware_wraps_enqueue_and_run() -> None:
         app.use(Carry)  # type: ignore[arg-type]
 
 
-def test_events_reach_subscribers_and_a_broken_one_hurts_nobody() -> None:
+def test_a_failing_subscriber_does_not_affect_the_others() -> None:
     app = new_app()
     seen: list[tuple[str, int]] = []
 

@@ -100,7 +100,7 @@ def test_a_key_is_free_when_its_time_is_over(app: App) -> None:
             assert once.new
 
 
-def test_who_was_taken_over_cannot_keep_a_result(app: App) -> None:
+def test_a_holder_that_lost_its_key_cannot_keep_a_result(app: App) -> None:
     with virtual(app) as world:
         late = app.idempotency.begin("k", ttl="1h")
         with app.idempotency.begin("other"), late:
@@ -115,7 +115,7 @@ def test_who_was_taken_over_cannot_keep_a_result(app: App) -> None:
             assert again.result == "the second's"
 
 
-def test_lost_answers_change_nothing(app: App) -> None:
+def test_lost_replies_change_nothing(app: App) -> None:
     with virtual(app) as world:
         world.lose_reply("kv_swap")
         with app.idempotency.begin("k") as once:

@@ -1,4 +1,4 @@
-"""The ways to ask for a Context, at run time; tests/typing has what a type checker says to them."""
+"""The ways to ask for a Context, at run time; tests/typing has the results of type checkers."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_a_plain_call_takes_what_the_function_takes() -> None:
     def keyword(n: int, *, ctx: Context = winch.INJECTED) -> int:
         return n or ctx.attempt
 
-    nobody: Any = None
-    assert leading(nobody, 5) == 5
+    no_context: Any = None
+    assert leading(no_context, 5) == 5
     assert keyword(5) == 5
     with pytest.raises(RuntimeError, match=r"ctx\.attempt: this call has no Context"):
         keyword(0)
     with pytest.raises(InvalidPayload, match="has no argument 'ctx'"):
-        keyword.enqueue(5, ctx=nobody)
+        keyword.enqueue(5, ctx=no_context)
 
 
 def test_injected_is_for_contexts_only() -> None:

@@ -10,7 +10,7 @@ from winch import App, Discard, JobState, Retry
 from winch.core.lifecycle import FINAL
 from winch.engine.worker.started_jobs import StartedJobs, StartedPlaces
 
-told: contextvars.ContextVar[int] = contextvars.ContextVar("told", default=-1)
+last_number: contextvars.ContextVar[int] = contextvars.ContextVar("last_number", default=-1)
 
 
 def run(app: App, until: Callable[[], bool], *, concurrency: int = 3) -> None:
@@ -29,8 +29,8 @@ def test_jobs_of_one_pass_end_as_each_of_them_ends() -> None:
 
     @app.task(name="t", retry=Retry.fixed("1ms", attempts=1))
     async def t(n: int) -> int | None:
-        seen.append(told.get())
-        told.set(n)
+        seen.append(last_number.get())
+        last_number.set(n)
         ended.append(n)
         if n % 5 == 1:
             return n

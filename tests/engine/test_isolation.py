@@ -109,14 +109,12 @@ def undone(*, ctx: winch.Context) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("task", ["apart", "inside", "undone"])
-def test_a_setting_says_after_how_many_deaths_a_job_is_dead(
-    task: str, limit: int, tmp_path: Path
-) -> None:
+def test_a_setting_limits_the_crashes_of_a_job(task: str, limit: int, tmp_path: Path) -> None:
     """`apart` dies in a process of its own, and the worker ends it; `inside` takes the worker's process
     with it, and the supervisor ends it; `undone` runs once more to undo its step."""
     (tmp_path / "shop.py").write_text(CRASHING)
     env = {name: value for name, value in os.environ.items() if not name.startswith("WINCH_")}
-    if limit != 2:  # which the code says
+    if limit != 2:  # which the code sets
         env["WINCH_CRASH_LIMIT"] = str(limit)
     for command in (["enqueue", task, "-A", "shop:app"], ["worker", "-A", "shop:app", "--burst"]):
         subprocess.run(

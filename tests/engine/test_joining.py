@@ -1,4 +1,4 @@
-"""Concurrent aenqueue calls share one insert, and nobody pays for anybody else's trouble."""
+"""Concurrent aenqueue calls share one insert, and the failure of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from winch.storage.params import Enqueued, NewJob
 
 
 class Store:
-    """Answers when told to, and refuses what it is told to refuse."""
+    """Answers when the test lets it, and refuses the jobs that the test names."""
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
@@ -63,7 +63,7 @@ def test_those_that_come_while_one_is_on_its_way_go_together() -> None:
     asyncio.run(main())
 
 
-def test_one_that_is_refused_takes_nobody_with_it() -> None:
+def test_a_refused_job_does_not_affect_the_others() -> None:
     async def main() -> None:
         store = Store()
         store.refused = {"c"}
@@ -74,7 +74,7 @@ def test_one_that_is_refused_takes_nobody_with_it() -> None:
     asyncio.run(main())
 
 
-def test_each_hears_of_its_own_job_when_the_answer_is_lost() -> None:
+def test_each_caller_gets_its_own_outcome_when_a_reply_is_lost() -> None:
     async def main() -> None:
         store = Store()
         store.error = EnqueueUncertain("gone", ["a", "b", "c"])
@@ -86,7 +86,7 @@ def test_each_hears_of_its_own_job_when_the_answer_is_lost() -> None:
     asyncio.run(main())
 
 
-def test_who_is_cancelled_while_waiting_sends_nothing_and_keeps_nobody() -> None:
+def test_a_call_cancelled_while_waiting_sends_nothing_and_delays_no_other() -> None:
     async def main() -> None:
         store = Store()
         coalescer = Coalescer(store.send)

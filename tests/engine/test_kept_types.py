@@ -170,7 +170,7 @@ class Shop:
         return date(2026, 3, 1)
 
 
-def test_what_a_step_is_annotated_with_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_annotation_of_a_step_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated: list[Any] = []
     real = typing.get_type_hints
 

@@ -47,7 +47,7 @@ def rekey(app: App, keys: Keyring | None) -> None:
 # -- the keyring -------------------------------------------------------------------------------------
 
 
-def test_what_is_sealed_opens_and_shows_nothing() -> None:
+def test_sealed_text_opens_again_and_reveals_nothing() -> None:
     keys = both()
     stored = keys.seal('{"a":"CANARY"}', job="j", task="t", field="args")
     assert json.loads(stored).keys() == {"winch", "key", "nonce", "data"}
@@ -217,7 +217,7 @@ def test_arguments_are_checked_and_seen_by_middleware_before_they_are_sealed() -
     assert all(envelope.read(job.record.args) for job in app.jobs.list())
 
 
-def test_without_its_key_a_job_waits_says_so_and_loses_nothing(
+def test_without_its_key_a_job_waits_with_a_reason_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from datetime import timedelta
@@ -266,7 +266,7 @@ def test_a_swapped_or_damaged_payload_is_dead_as_malformed() -> None:
 
 
 def test_a_moved_checkpoint_is_never_handed_to_the_handler() -> None:
-    """A store writer who copies the arguments' text into the checkpoint gets nothing for it."""
+    """A writer of the store gains nothing from a copy of the arguments in the checkpoint."""
     app = new_app(keys=both())
     handed: list[Any] = []
 
@@ -316,9 +316,9 @@ def test_isolated_jobs_are_opened_in_their_own_process(
 
     async def body(_: Any) -> None:
         job = await tasks.where_async.using(queue="sealed").aenqueue(SECRET)
-        told = await job
-        assert told.startswith(f"{SECRET} ")
-        assert told != f"{SECRET} {os.getpid()}"
+        result = await job
+        assert result.startswith(f"{SECRET} ")
+        assert result != f"{SECRET} {os.getpid()}"
         assert envelope.read(job.record.args) is not None
         assert envelope.read(job.record.result) is not None
 

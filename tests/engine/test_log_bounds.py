@@ -41,11 +41,11 @@ def test_a_failing_subscriber_is_logged_once_a_minute(
     events.on("started", also_broken)
     with caplog.at_level(logging.WARNING):
         for number in range(100):
-            events.tell(JobEvent(kind="started", job_id=f"j{number}", task="t", queue="q"))
+            events.publish(JobEvent(kind="started", job_id=f"j{number}", task="t", queue="q"))
         assert len(caplog.records) == 2, "one line for each subscriber"
         assert "for job j0" in caplog.text
         now += 61.0
-        events.tell(JobEvent(kind="started", job_id="later", task="t", queue="q"))
+        events.publish(JobEvent(kind="started", job_id="later", task="t", queue="q"))
         assert len(caplog.records) == 4
         assert "for job later" in caplog.records[-1].getMessage()
         assert "99 more failures since the last line" in caplog.records[-1].getMessage()

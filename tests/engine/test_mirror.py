@@ -24,7 +24,7 @@ def test_the_examples_run_on_redis() -> None:
         test_examples.test_a_checkout_that_fails_is_undone(
             {"ok": True}, ["lost"], ["charge 8", "refund ch-8"]
         )
-        test_examples.test_a_report_is_bound_and_its_audit_calls_somebody()
+        test_examples.test_a_report_is_bound_and_its_audit_raises_an_alarm()
         assert store.calls > 100
 
 

@@ -112,7 +112,7 @@ def test_a_limit_is_shut_until_no_job_is_under_it_in_the_source(pair: Pair) -> N
     assert pair.claim(pair.target, 9) == [second.id]
 
 
-def test_what_a_person_has_paused_stays_paused(pair: Pair) -> None:
+def test_a_queue_paused_by_an_operator_stays_paused(pair: Pair) -> None:
     pair.app.queues.pause("default", reason="inventory")
     pair.plain.enqueue(1)
     pair.opened()
@@ -313,7 +313,7 @@ def test_one_queue_moves_alone(pair: Pair) -> None:
     assert pair.ids(pair.target) == {moves.id, follows.id}
 
 
-def test_what_cannot_be_moved_is_refused_by_name(pair: Pair) -> None:
+def test_a_move_that_is_impossible_is_refused_by_name(pair: Pair) -> None:
     pair.plain.using(queue="mail", fifo="acct:7").enqueue(1)
     pair.plain.using(fifo="acct:7").enqueue(2)
     [shared] = refusals(pair.source, pair.target, MAIL)
@@ -463,7 +463,7 @@ def test_a_job_that_moves_while_it_is_looked_for_is_found(
     assert (pair.ids(carrier.source), carrier.moved) == (set(), 1)
 
 
-def test_a_way_back_keeps_what_a_person_has_set_for_a_limit(pair: Pair) -> None:
+def test_a_move_back_keeps_the_limit_set_by_an_operator(pair: Pair) -> None:
     spec = GateSpec(n=5)
     pair.source.run(pair.source.set_limits({"limit:limited": spec}, by="ann"))
     pair.limited.enqueue(1)

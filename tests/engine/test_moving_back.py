@@ -130,7 +130,7 @@ def test_the_store_that_a_move_went_back_from_takes_fenced_jobs(pair: Pair) -> N
     assert pair.opened().epoch > epoch
 
 
-def test_a_limit_that_a_person_has_set_outlives_a_way_back(pair: Pair) -> None:
+def test_a_limit_set_by_an_operator_survives_a_move_back(pair: Pair) -> None:
     """A scope of queues does not copy it: the store itself has it again."""
     pair.app.limits.set("limit:limited", 2)
     limited = pair.limited.using(queue="mail")
@@ -162,7 +162,7 @@ def test_a_flow_that_has_moved_is_known_there_and_comes_back(pair: Pair) -> None
     assert pair.ids(pair.target) == set()
 
 
-def test_what_a_person_pauses_during_a_move_stays_paused(pair: Pair) -> None:
+def test_a_queue_paused_by_an_operator_during_a_move_stays_paused(pair: Pair) -> None:
     pair.plain.enqueue(1)
     pair.app.queues.pause("bills", reason="audit")
     route = pair.opened()
@@ -268,7 +268,7 @@ def test_a_pause_with_an_end_ends_in_the_target_too(pair: Pair) -> None:
         assert left == [":until:default"], "a worker takes the end of the other one for the end"
 
 
-def test_what_a_person_does_to_a_queue_during_a_move_holds_in_both(pair: Pair) -> None:
+def test_operator_actions_on_a_queue_during_a_move_apply_to_both_stores(pair: Pair) -> None:
     pair.plain.enqueue(1)
     route = pair.mover.drain(pair.opened())
     ours = paused(pair.source)

@@ -95,7 +95,7 @@ def test_no_text_of_an_outcome_keeps_it_from_being_stored(url: str) -> None:
     app.close()
 
 
-def test_a_result_that_no_store_can_hold_is_left_out_and_its_job_says_why(url: str) -> None:
+def test_a_result_that_no_store_can_hold_is_left_out_and_its_job_records_why(url: str) -> None:
     app = App(url, **QUICK)
     app.migrate()
 

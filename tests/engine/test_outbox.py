@@ -1,4 +1,4 @@
-"""The outbox: messages go out with the caller's writes, in order per key, signed, to nobody inside."""
+"""The outbox: messages go out with the caller's writes, in order, signed, never to internal hosts."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_messages_are_listed_by_the_name_of_a_state(store: str) -> None:
         app.close()
 
 
-def test_who_adds_need_not_deliver(tmp_path: Path) -> None:
+def test_a_producer_need_not_deliver(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'two.db'}"
     producer, relay = App(url), App(url)
     got: list[Any] = []
@@ -156,7 +156,7 @@ def test_who_adds_need_not_deliver(tmp_path: Path) -> None:
         (lambda o: o.replay("t", ids=["x"]), "not both"),
     ],
 )
-def test_what_is_wrong_is_said(app: App, say: Any, says: str) -> None:
+def test_wrong_arguments_raise_with_a_reason(app: App, say: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         say(app.outbox)
 
@@ -165,7 +165,7 @@ def test_what_is_wrong_is_said(app: App, say: Any, says: str) -> None:
 
 
 class Receiver(ThreadingHTTPServer):
-    """An HTTP server that answers what it is told to, and keeps what it got."""
+    """An HTTP server that gives the answers a test sets, and keeps its requests."""
 
     daemon_threads = True
 
@@ -208,12 +208,12 @@ def receiver() -> Iterator[Receiver]:
     server.server_close()
 
 
-def message(**said: Any) -> Message:
+def message(**fields: Any) -> Message:
     from datetime import UTC, datetime
 
     known = {"id": "m-1", "topic": "orders", "key": "42", "payload": {"total": 9}, "attempt": 1}
     moment = datetime(2026, 5, 1, 12, tzinfo=UTC)
-    return Message(**{**known, "created_at": moment, "headers": {}, **said})
+    return Message(**{**known, "created_at": moment, "headers": {}, **fields})
 
 
 def deliver(sink: HttpSink, one: Message | None = None) -> None:
@@ -276,7 +276,7 @@ def test_a_wait_that_the_other_side_asks_for_is_kept(receiver: Receiver) -> None
 
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 200 OK\r\nA: " + b"x" * 40_000])
-def test_what_is_no_answer_is_a_failure(answer: bytes) -> None:
+def test_a_malformed_http_answer_is_a_failure(answer: bytes) -> None:
     async def run() -> None:
         async def answering(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(answer)
@@ -302,7 +302,7 @@ def test_a_silent_receiver_costs_its_time_limit_and_no_more() -> None:
             deliver(HttpSink(url, secret=SECRET, allow_private=True, timeout="100ms"))
 
 
-# -- to nobody inside --------------------------------------------------------------------------------
+# -- never to internal hosts -------------------------------------------------------------------------
 
 INSIDE = [
     "127.0.0.1",
@@ -334,7 +334,9 @@ INSIDE = [
 
 
 @pytest.mark.parametrize("host", INSIDE)
-def test_nothing_is_sent_inside(host: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_to_internal_addresses(
+    host: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_post, "PORTS", (receiver.server_port,))
     sink = HttpSink(f"https://{host}:{receiver.server_port}/", secret=SECRET)
     # Forms that this machine's resolver does not know do not get anywhere either.
@@ -343,14 +345,14 @@ def test_nothing_is_sent_inside(host: str, receiver: Receiver, monkeypatch: pyte
     assert receiver.connections == 0
 
 
-def test_public_addresses_are_told_from_others() -> None:
+def test_public_addresses_are_recognised() -> None:
     for address in ("93.184.216.34", "1.1.1.1", "2606:4700::1111", "2a00:1450:4001::200e"):
         assert is_public(address)
     for text in ("example.com", "127.1", "fe80::1%eth0", "2606:4700::1%x", "", "2001:db8::1"):
         assert not is_public(text)
 
 
-def test_one_inside_address_among_others_is_enough_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_internal_address_among_others_is_enough_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [["93.184.216.34", "127.0.0.1"]]
     connected = _fake_network(monkeypatch, answers)
     with pytest.raises(DeliveryRefused, match=r"example\.com is at 127\.0\.0\.1"):
@@ -358,7 +360,7 @@ def test_one_inside_address_among_others_is_enough_to_refuse(monkeypatch: pytest
     assert connected == []
 
 
-def test_a_name_that_changes_its_mind_gains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dns_rebinding_cannot_reach_an_internal_address(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [["93.184.216.34"], ["127.0.0.1"]]
     connected = _fake_network(monkeypatch, answers)
     with pytest.raises(ConnectionError, match="as far as this test goes"):

@@ -1,4 +1,4 @@
-"""Metrics and events say what happened: every way in which an attempt or a job can end."""
+"""Metrics and events report what happened: every way in which an attempt or a job can end."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
-def test_an_attempt_is_counted_as_what_it_came_to(case: Case, tmp_path: Path) -> None:
+def test_an_attempt_is_counted_by_its_outcome(case: Case, tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'w.db'}", poll="50ms")
     heard: list[str] = []
 
@@ -322,7 +322,7 @@ def test_a_crash_is_a_lost_attempt_and_too_many_are_a_death(task: str, tmp_path:
         DEAD: 1,
     }
     if task == "apart":
-        # The process that holds the subscribers lives on. Where it dies itself, nothing can hear.
+        # The process that holds the subscribers lives on. If it dies itself, there is no subscriber.
         heard = (tmp_path / "events").read_text().splitlines()
         assert heard == ["apart crashed"] * MAX_CRASHES + ["apart dead"]
     app.close()

@@ -55,7 +55,7 @@ def test_a_slow_store_does_not_lead_to_hoarding() -> None:
 
 
 @pytest.mark.parametrize("is_gated", [False, True])
-def test_what_waits_in_a_worker_takes_a_bounded_number_of_bytes(
+def test_prefetched_jobs_take_a_bounded_number_of_bytes(
     is_gated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     most, size, slots = 500_000, 20_000, 2

@@ -41,7 +41,9 @@ def test_a_job_that_becomes_slow_delays_no_other_by_a_second(store_url: str, gat
 
 
 @pytest.mark.parametrize("gate, is_thread", [("tenant", False), ("limit", True)])
-def test_so_it_is_for_tenants_and_in_threads(tmp_path: Path, gate: str, is_thread: bool) -> None:
+def test_tenants_and_threads_do_not_wait_behind_a_slow_job_either(
+    tmp_path: Path, gate: str, is_thread: bool
+) -> None:
     pair = Pair(f"sqlite:///{tmp_path}/winch.db", gate, is_thread=is_thread)
     assert delay_behind_a_slow_job(pair) < 1.0
 

@@ -6,7 +6,7 @@ from tests.engine.test_hooks import store_raw
 from tests.engine.test_worker import new_app
 
 
-def test_what_the_new_code_would_not_run_is_found_and_grouped() -> None:
+def test_jobs_that_the_new_code_cannot_run_are_found_and_grouped() -> None:
     app = new_app()
 
     @app.task(name="mail", version=2)
@@ -33,7 +33,7 @@ def test_what_the_new_code_would_not_run_is_found_and_grouped() -> None:
     ]
 
 
-def test_all_is_well_when_everything_can_be_read() -> None:
+def test_preflight_finds_nothing_if_every_job_can_be_read() -> None:
     app = new_app()
 
     @app.task(name="t")

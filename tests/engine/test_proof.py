@@ -1,4 +1,4 @@
-"""When a sweeper may say that others are gone: its own beats prove that the store could be reached."""
+"""When a sweeper may take others for dead: its own beats prove that the store could be reached."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Watch:
-    """A heart whose store answers after as long as it is told."""
+    """A heart whose store answers after a given time."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -34,8 +34,8 @@ class Watch:
         try:
             if fails:
                 cast(Any, steps).throw(StorageUnavailable("gone"))
-            told = [Pulse("s", is_live=True, beats=self._beats, now=self.time)]
-            cast(Any, steps).send(told)
+            pulses = [Pulse("s", is_live=True, beats=self._beats, now=self.time)]
+            cast(Any, steps).send(pulses)
         except (StopIteration, StorageUnavailable):
             pass
         proven = self.heart.proven_at()

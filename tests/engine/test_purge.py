@@ -75,21 +75,21 @@ def test_a_running_job_goes_on(app: App) -> None:
     assert waiting.id not in [job.id for job in app.jobs.list()]
 
 
-def test_what_others_wait_for_is_cancelled_so_that_they_learn_of_it(app: App) -> None:
+def test_an_awaited_job_is_cancelled_so_that_its_waiters_are_notified(app: App) -> None:
     ran: list[str] = []
 
     @app.task(name="work", queue="mail")
     def work() -> None:
         ran.append("work")
 
-    @app.task(name="told")
-    def told(what: str) -> None:
+    @app.task(name="notify")
+    def notify(what: str) -> None:
         ran.append(what)
 
-    callbacks = {"on_success": told.bind("success"), "on_complete": told.bind("complete")}
+    callbacks = {"on_success": notify.bind("success"), "on_complete": notify.bind("complete")}
     with batch("b", **callbacks) as made:
         made.enqueue(work.bind(), work.bind())
-    then = chain(work.bind(), told.bind("next")).enqueue()
+    then = chain(work.bind(), notify.bind("next")).enqueue()
     work.enqueue()
     assert app.queues.purge("mail") == Purged(matched=4, deleted=1, cancelled=3)
     app.run_worker(queues=["default", "mail"], burst=True)

@@ -144,7 +144,7 @@ def test_the_lease_is_kept_while_the_receiver_works(store_url: str, target: Rece
     mail.app.close()
 
 
-def test_a_repeat_can_be_told_from_a_new_job(mail: Mail, target: Receiver) -> None:
+def test_a_repeat_differs_from_a_new_job(mail: Mail, target: Receiver) -> None:
     """The receiver runs a job and its answer is lost. The job comes again, under the same id and another
     token, and the receiver does not run it a second time."""
     ran: list[str] = []
@@ -276,7 +276,7 @@ def test_two_secrets_sign_while_one_is_replaced(path: str) -> None:
         mail.app.close()
 
 
-def test_gone_is_the_end(path: str, target: Receiver) -> None:
+def test_status_410_kills_the_job(path: str, target: Receiver) -> None:
     mail = Mail(path, target)
     target.answer = lambda _: Answer(410)
     job = mail.send.enqueue(n=1)
@@ -419,7 +419,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("given, why", BAD)
-def test_what_cannot_be_a_target(given: dict[str, Any], why: str) -> None:
+def test_invalid_targets_are_refused(given: dict[str, Any], why: str) -> None:
     app = App("memory://")
     with pytest.raises(ConfigError, match=why) as raised:
         app.push("mail", **{"url": "https://a.example/", "secret": SECRET, **given})

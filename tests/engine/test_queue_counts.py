@@ -42,7 +42,7 @@ def info(ready: int, *, inexact: frozenset[JobState] = frozenset()) -> QueueInfo
     return QueueInfo(name="long", counts={JobState.READY: ready}, inexact=inexact)
 
 
-def test_a_number_says_whether_it_is_exact() -> None:
+def test_a_count_shows_whether_it_is_exact() -> None:
     assert counted(info(812), "ready") == "812"
     assert counted(info(CAP), "ready") == "10,000", "ten thousand, and no more"
     assert counted(info(CAP, inexact=READY), "ready") == "10,000+"

@@ -40,7 +40,7 @@ def enqueue(app: App, times: int = 1, **options: Any) -> list[Any]:
     return [task.using(**options).enqueue(n) for n in range(times)]
 
 
-def test_a_full_queue_rejects_and_says_when_to_come_again(app: App) -> None:
+def test_a_full_queue_rejects_with_a_retry_after(app: App) -> None:
     app.queues.configure("mail", max_depth=3, on_full="reject")
     enqueue(app, 3)
     with pytest.raises(QueueFull, match="max_depth is 3") as full:
@@ -231,7 +231,7 @@ def test_a_pause_with_an_end_ends() -> None:
         ({"backoff": "0s"}, "longer than zero"),
     ],
 )
-def test_mistakes_are_told(given: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_refused_with_a_reason(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         App("memory://").queues.configure("mail", **given)
 
@@ -314,7 +314,7 @@ def test_producers_are_held_to_a_rate_for_each_key(app: App) -> None:
     with pytest.raises(ConfigError, match="enqueue_rate must be Rate"):
         app.task(name="x", enqueue_rate=5)(lambda: None)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="no argument"):
-        app.task(name="y", enqueue_rate=Rate(1, per="1s", key="nobody"))(lambda: None)
+        app.task(name="y", enqueue_rate=Rate(1, per="1s", key="unknown"))(lambda: None)
 
 
 def test_members_of_a_flow_keep_to_the_order_and_concurrency_of_their_queue(app: App) -> None:

@@ -67,7 +67,7 @@ def test_a_worker_writes_what_became_of_its_jobs(tmp_path: Path) -> None:
     app.close()
 
 
-def test_the_wait_of_each_tenant_is_told(tmp_path: Path) -> None:
+def test_the_wait_of_each_tenant_is_published(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'w.db'}")
 
     @app.task(name="book", queue="mail", limit=Limit(2, key="account"))
@@ -92,17 +92,17 @@ def test_the_wait_of_each_tenant_is_told(tmp_path: Path) -> None:
     app.close()
 
 
-def test_more_tenants_than_anybody_looks_at_are_counted_as_one() -> None:
+def test_tenants_above_the_limit_are_counted_as_one() -> None:
     tally = Tally("one")
     for number in range(MOST_TENANTS + 5):
         options = with_gates(None, (), f"t{number}")
         moment = datetime(2026, 3, 1, tzinfo=UTC)
         claim = Claim("i", "k", "t", 1, "{}", "q", 1, 1, moment, moment, moment, options=options)
         tally.ended(claim, "completed", 0.1)
-    told: list[Rates] = []
-    tally.on_rates = told.append
+    sent: list[Rates] = []
+    tally.on_rates = sent.append
     tally.lines()
-    tenants = told[0]["q"]["t"].tenants
+    tenants = sent[0]["q"]["t"].tenants
     assert len(tenants) == MOST_TENANTS + 1
     assert tenants[OTHER][0] == 5
 

@@ -85,7 +85,7 @@ def test_a_job_that_was_done_does_not_die_of_a_complaint_that_passes(app: App) -
     assert all(other.state is JobState.COMPLETED for other in others)
 
 
-def test_what_is_refused_each_time_is_dead_and_says_so(app: App) -> None:
+def test_an_outcome_refused_every_time_kills_its_job_with_a_reason(app: App) -> None:
     store, job, others = ends(app, times=1000)
     assert job.state is JobState.DEAD
     assert all(other.state is JobState.COMPLETED for other in others)
@@ -95,7 +95,7 @@ def test_what_is_refused_each_time_is_dead_and_says_so(app: App) -> None:
 def test_an_error_that_no_store_should_raise_does_not_end_the_writing(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody else writes outcomes: a worker without its finisher claims, runs, and tells nobody."""
+    """Only the finisher writes outcomes: a worker without it runs jobs and stores no outcome."""
     store, job, others = ends(app, 1, FileNotFoundError(2, "of the event loop"))
     assert store.refused == 1
     assert {one.state for one in [job, *others]} == {JobState.COMPLETED}

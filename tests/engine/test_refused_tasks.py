@@ -46,7 +46,7 @@ class Shop:
         (7, "takes a function, got 7"),
     ],
 )
-def test_what_no_worker_could_run_is_refused(what: Callable[..., object], reason: str) -> None:
+def test_a_job_that_no_worker_could_run_is_refused(what: Callable[..., object], reason: str) -> None:
     app = App("memory://")
     with pytest.raises(ConfigError, match=reason):
         app.task(what)

@@ -11,7 +11,7 @@ from winch import App, JobNotFound, UnknownTask
 from winch.engine.tasks.task import Task
 
 
-def test_a_resolver_is_asked_for_names_that_are_not_registered() -> None:
+def test_a_resolver_is_called_for_names_that_are_not_registered() -> None:
     app = App("memory://")
     asked: list[str] = []
 

@@ -217,7 +217,7 @@ def test_a_restart_leaves_no_pages_and_undoes_nothing_from_before() -> None:
     assert not any('"name":"1.' in page.body for page in pages)
 
 
-def test_what_cannot_be_retried_from_a_step_is_refused() -> None:
+def test_an_invalid_retry_from_a_step_is_refused() -> None:
     app = App("memory://")
 
     @app.task

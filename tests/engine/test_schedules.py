@@ -136,7 +136,7 @@ def test_a_dynamic_schedule_through_its_life() -> None:
             app.schedules.trigger("report-7")
 
 
-def test_mistakes_are_told_before_anything_is_stored() -> None:
+def test_wrong_arguments_are_refused_before_anything_is_stored() -> None:
     app = new_app()
 
     @app.schedule("@daily", name="nightly")

@@ -1,4 +1,4 @@
-"""A background loop hears of a stop at once, whether it waits or works, and no wait ends it."""
+"""A background loop receives a stop at once, whether it waits or works, and no wait ends it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = 3600.0
 
 
 class Counted(Service):
-    """Counts its passes; what each does is told by `step`."""
+    """Counts its passes; `step` decides what each does."""
 
     name = "counted"
 
@@ -104,7 +104,7 @@ def test_a_cancelled_service_is_cancelled() -> None:
         asyncio.run(cancel())
 
 
-def test_the_pauses_of_a_loop_that_must_not_be_late_stay_as_short_as_it_says() -> None:
+def test_an_urgent_loop_keeps_its_pauses_below_its_limit() -> None:
     patient, hurried = Backoff("patient"), Backoff("hurried", longest=0.5)
     gone = StorageUnavailable("gone")
     assert max(hurried.failed(gone) for _ in range(20)) <= 0.5
@@ -144,7 +144,7 @@ def test_a_missed_beat_is_tried_again_by_the_time_of_the_next() -> None:
     assert len(supervisor.tries) >= 10  # with the pauses of other loops it would be two
 
 
-def test_a_pass_that_asks_the_store_nothing_is_no_sign_that_it_is_back(
+def test_a_pass_without_a_store_call_does_not_report_recovery(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Idle(Counted):
@@ -177,9 +177,9 @@ def test_every_idle_loop_is_silent_about_a_store_that_stays_away(
         async with app.worker():
             flaky.down()
             await asyncio.sleep(3)
-            said = [r.message for r in caplog.records if "the store is back" in r.message]
+            lines = [r.message for r in caplog.records if "the store is back" in r.message]
             flaky.heal()
-        assert said == []
+        assert lines == []
 
     with app.standing_in(flaky.driver, Surroundings(app.clock)):
         asyncio.run(outage())

@@ -228,7 +228,7 @@ def test_a_hook_that_fails_after_the_commit_does_not_undo_it(app: App, shared_ur
     assert effects(shared_url) == [1]
 
 
-def test_what_came_before_in_the_same_transaction_is_committed_too(app: App, shared_url: str) -> None:
+def test_earlier_writes_of_the_transaction_commit_too(app: App, shared_url: str) -> None:
     @app.task(name="parent")
     def parent(*, ctx: Context) -> None:
         with lines.LENT["sqlalchemy session"](shared_url) as line:

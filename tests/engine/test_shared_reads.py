@@ -44,7 +44,7 @@ def test_callers_at_once_share_one_read() -> None:
     asyncio.run(main())
 
 
-def test_nobody_waits_for_what_was_slow_and_is_not_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_read_returns_the_last_answer_while_it_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         shared, store = SharedReads(), Store()
         monkeypatch.setattr(shared_reads, "TIMES", 0)
@@ -69,7 +69,7 @@ def test_nobody_waits_for_what_was_slow_and_is_not_old(monkeypatch: pytest.Monke
     asyncio.run(main())
 
 
-def test_after_a_change_nothing_of_before_is_given() -> None:
+def test_after_a_change_no_earlier_answer_is_returned() -> None:
     async def main() -> None:
         shared, store = SharedReads(), Store()
         assert await shared.get("x", store.read, 60) == 1

@@ -53,7 +53,7 @@ def test_a_session_is_kept_alive_from_its_start_not_from_the_first_claim() -> No
     run(app, body)
 
 
-def test_a_child_that_is_told_to_stop_while_it_starts_claims_nothing() -> None:
+def test_a_child_stopped_while_it_starts_claims_nothing() -> None:
     """Found by F28 on PostgreSQL (seed 535): it claimed once, and gave the jobs back seconds later."""
     app = new_app(events="full")
     app.task(name="limited", limit=Limit(1))(lambda: None)

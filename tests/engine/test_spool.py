@@ -1,4 +1,4 @@
-"""Jobs enqueued while the store is out of reach: kept on disk, stored once, whoever is killed when."""
+"""Jobs enqueued while the store is out of reach: kept on disk, stored once, whichever process dies."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_job_of_a_transaction_is_never_spooled(folder: Path) -> None:
     assert left(folder) == set()
 
 
-def test_a_spool_that_cannot_be_written_says_so_and_which_ids(folder: Path) -> None:
+def test_a_spool_that_cannot_be_written_raises_with_the_ids(folder: Path) -> None:
     app = App(f"sqlite:///{folder / 'w.db'}", spool=str(folder / "missing" / "spool.jsonl"))
 
     @app.task(name="t")

@@ -13,7 +13,7 @@ JOB = "0192c8f0-0000-7000-8000-000000000001"
 TOKEN = "1192c8f0-0000-4000-8000-00000000000f"
 
 
-def test_what_a_killed_child_wrote_can_still_be_read() -> None:
+def test_the_file_of_a_killed_child_is_still_readable() -> None:
     board = StartedJobs.create(4)
     pid = os.fork()
     if pid == 0:

@@ -60,7 +60,7 @@ async def awrite(tx: Any, name: str) -> str:
     return f"wrote {name}"
 
 
-def test_what_a_plain_step_writes_is_committed_with_it(app: App, file: Path) -> None:
+def test_writes_of_a_plain_step_commit_with_it(app: App, file: Path) -> None:
     @app.task(retry=ONCE)
     def order(*, ctx: Context) -> list[str]:
         found = [ctx.step(write, name, name=name, transaction=True) for name in ("a", "b")]
@@ -97,7 +97,7 @@ def test_a_lost_answer_to_the_commit_is_settled(
     lost: list[str] = []
 
     class Lossy:
-        """Commits or rolls back, and says that nobody knows."""
+        """Commits or rolls back, and raises as if the reply were lost."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self._block = begin(*args, **kwargs)
@@ -130,7 +130,7 @@ def test_a_lost_answer_to_the_commit_is_settled(
     assert job.record.attempt == 2  # what did not commit was an error of its attempt
 
 
-def test_a_store_without_transactions_says_so(tmp_path: Path) -> None:
+def test_a_store_without_transactions_raises(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'never.db'}")
 
     @app.task(retry=Retry.fixed("1s", attempts=1))

@@ -54,7 +54,7 @@ def test_a_step_is_made_once_however_often_its_job_is_tried(
         return Hold(order, ["a", "b"])
 
     def finish(hold: Hold, attempt: int) -> str:
-        assert isinstance(hold, Hold)  # as the annotation says, in every attempt
+        assert isinstance(hold, Hold)  # of the annotated type, in every attempt
         if attempt < 3:
             raise ConnectionError
         return "+".join(hold.lines)
@@ -80,7 +80,7 @@ def test_a_step_is_made_once_however_often_its_job_is_tried(
         assert job.refresh().record.attempt == 3
 
 
-def test_steps_of_one_name_are_told_apart_by_their_number(app: App, did: list[str]) -> None:
+def test_steps_of_one_name_are_numbered(app: App, did: list[str]) -> None:
     def add(number: int) -> int:
         did.append(f"add {number}")
         return number
@@ -223,7 +223,9 @@ def test_a_result_that_cannot_be_kept_ends_the_job_because_the_work_is_done(
     assert did == ["made"]
 
 
-def test_a_history_that_grows_too_big_says_what_to_do(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_that_grows_too_big_raises_with_the_remedy(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("winch.engine.durable.history.MAX_HISTORY_BYTES", 1024 * 1024)
 
     def make(_: int) -> str:
@@ -242,7 +244,7 @@ def test_a_history_that_grows_too_big_says_what_to_do(app: App, monkeypatch: pyt
         assert "ctx.restart" in job.why()
 
 
-def test_what_a_step_raises_to_choose_an_outcome_is_the_jobs(app: App, did: list[str]) -> None:
+def test_an_outcome_raised_in_a_step_is_the_outcome_of_the_job(app: App, did: list[str]) -> None:
     def later() -> str:
         did.append("looked")
         if len(did) == 1:
@@ -273,7 +275,9 @@ def test_what_a_step_raises_to_choose_an_outcome_is_the_jobs(app: App, did: list
         (lambda ctx: ctx.version("x", 1), "newest must be 2 or more"),
     ],
 )
-def test_wrong_calls_say_what_to_do(app: App, make: Callable[[Context], Any], message: str) -> None:
+def test_wrong_calls_raise_with_the_remedy(
+    app: App, make: Callable[[Context], Any], message: str
+) -> None:
     @app.task(retry=ONCE)
     def wrong(*, ctx: Context) -> None:
         make(ctx)
@@ -437,7 +441,7 @@ def first(ctx: Context) -> list[Any]:
         (lambda ctx: None, "without reaching 'one', 'sleep'"),
     ],
 )
-def test_code_that_disagrees_with_the_history_is_told_so(
+def test_code_that_disagrees_with_the_history_raises(
     app: App, later: Callable[[Context], Any], message: str
 ) -> None:
     deployed = Deploys(app)
@@ -475,7 +479,7 @@ def test_version_lets_running_jobs_take_the_old_way_and_new_ones_the_new(app: Ap
         assert (old.result(), new.result()) == ([1, None, 2], [3, 1, None, 2])
 
 
-def test_a_history_that_somebody_has_damaged_kills_its_job_and_no_other(app: App) -> None:
+def test_a_damaged_history_kills_its_job_and_no_other(app: App) -> None:
     with pytest.raises(Exception, match="malformed"):
         steps.read('{"winch":"steps","steps":7}')
     assert steps.read('{"page":1}') is None

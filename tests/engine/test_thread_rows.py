@@ -13,7 +13,7 @@ import pytest
 from winch import App, JobState, Retry
 from winch.engine.worker.running.threads import ThreadCall, ThreadRow, Threads
 
-told: contextvars.ContextVar[str] = contextvars.ContextVar("told", default="nothing")
+last_number: contextvars.ContextVar[str] = contextvars.ContextVar("last_number", default="nothing")
 
 
 def run(app: App, until: Callable[[], bool | Awaitable[bool]], *, concurrency: int = 2) -> None:
@@ -34,8 +34,8 @@ def test_a_thread_goes_on_with_the_next_job_and_each_has_its_own_context() -> No
 
     @app.task(name="t")
     def t(n: int) -> int:
-        seen.append((threading.current_thread().name, told.get()))
-        told.set(f"{n}")
+        seen.append((threading.current_thread().name, last_number.get()))
+        last_number.set(f"{n}")
         return n
 
     jobs = app.enqueue_many([t.bind(n) for n in range(200)])
@@ -153,7 +153,7 @@ def test_a_call_interrupted_before_it_begins_never_runs() -> None:
     assert ran == []
 
 
-def test_what_a_handler_has_returned_counts_although_it_was_interrupted_meanwhile() -> None:
+def test_a_returned_result_counts_despite_a_concurrent_interrupt() -> None:
     """Found by F28 (seed 63): a worker that was to stop at once gave back a job whose handler had just
     returned. A call into C cannot be interrupted: the interrupt is due at the moment it has returned."""
     lock = threading.Lock()

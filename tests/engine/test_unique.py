@@ -1,4 +1,4 @@
-"""Unique jobs through the client: keys, modes, and what callers are told."""
+"""Unique jobs through the client: keys, modes, and the answers to callers."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_a_key_of_arguments_knows_defaults_and_tasks() -> None:
 
 def test_reject_raises_and_stores_nothing_of_the_call() -> None:
     app = App("memory://")
-    told: list[str] = []
-    app.on("enqueued", lambda event: told.append(event.job_id))
+    enqueued: list[str] = []
+    app.on("enqueued", lambda event: enqueued.append(event.job_id))
 
     @app.task(name="t", unique=Unique("n", mode="reject"))
     def t(n: int) -> None: ...
@@ -55,7 +55,7 @@ def test_reject_raises_and_stores_nothing_of_the_call() -> None:
     with pytest.raises(DuplicateJob, match="nothing was enqueued") as refused:
         app.enqueue_many([t.bind(2), t.bind(1)])
     assert refused.value.existing == holder.id
-    assert [job.id for job in app.jobs.list()] == [holder.id] == told
+    assert [job.id for job in app.jobs.list()] == [holder.id] == enqueued
 
 
 def test_replace_puts_the_newest_in_place_of_one_that_waits() -> None:

@@ -77,7 +77,7 @@ def test_a_signal_that_does_not_come_in_time_ends_the_wait(app: App, did: list[s
 
     @app.task
     async def goes_on(*, ctx: Context) -> str:
-        found = await ctx.wait_for("never", timeout="1h", default="nobody answered")
+        found = await ctx.wait_for("never", timeout="1h", default="no answer")
         if ctx.attempt == 1:
             raise ValueError  # the same way in the next attempt
         return str(found)
@@ -97,7 +97,7 @@ def test_a_signal_that_does_not_come_in_time_ends_the_wait(app: App, did: list[s
         world.run_all()
         assert first.refresh().state is JobState.DEAD
         assert "signal 'never' did not arrive in time" in first.why()
-        assert second.result() == "nobody answered"
+        assert second.result() == "no answer"
         assert third.result() == "no never"
     assert did == ["made", "undone"]
 
@@ -260,7 +260,7 @@ def test_a_child_with_the_fifo_key_of_its_parent_is_not_waited_for(app: App, did
     assert did == ["child 2", "parent", "child 1"]
 
 
-def test_children_that_fail_are_told_when_all_are_final(app: App, did: list[str]) -> None:
+def test_failed_children_are_reported_once_all_are_final(app: App, did: list[str]) -> None:
     @app.task(retry=ONCE)
     def child(number: int) -> None:
         did.append(f"child {number}")
@@ -307,7 +307,7 @@ def test_a_deleted_child_is_not_waited_for(app: App) -> None:
         assert "is gone" in job.why()
 
 
-def test_results_of_children_that_are_too_big_are_told(app: App) -> None:
+def test_results_of_children_that_are_too_big_raise(app: App) -> None:
     @app.task
     def big() -> str:
         return "x" * 100_000

@@ -420,7 +420,7 @@ def test_a_subscription_does_not_show_its_secret_by_accident(one: App, acme: Cus
     ["127.0.0.1", "10.1.2.3", "169.254.169.254", "192.168.0.1", "100.64.0.1", "0.0.0.0", "::1",
      "::ffff:127.0.0.1", "64:ff9b::7f00:1", "fd00:ec2::254", "fe80::1", "2002:7f00:1::"],
 )  # fmt: skip
-def test_no_address_inside_is_reached(
+def test_no_internal_address_is_reached(
     tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is public when the endpoint is added, and points inside when the delivery goes out."""

@@ -85,7 +85,7 @@ def test_a_fifo_key(store_url: str) -> None:
 
 
 def test_a_claimed_job_that_has_not_started(store_url: str) -> None:
-    """Asked while it waits in its worker behind a slow job; a job that runs for a while says that.
+    """While it waits in its worker behind a slow job. A job that has run for a while has another text.
 
     The answer holds for 150 ms after the claim. On a busy machine the question may come later: again."""
     pattern = (

@@ -521,7 +521,7 @@ def test_a_beat_that_crosses_the_end_begins_no_new_session() -> None:
     assert app.workers.list() == []
 
 
-def test_a_job_that_a_stop_interrupts_says_so_in_its_history_and_an_unstarted_one_does_not() -> None:
+def test_a_stop_is_recorded_for_an_interrupted_job_and_not_for_an_unstarted_one() -> None:
     app = new_app(grace="100ms")
     begun = asyncio.Event()
 

@@ -63,6 +63,8 @@ def test_a_worker_elsewhere_is_quieted_resumed_read_and_stopped(
         assert (answer.state, answer.workers) == ("done", (name,))
         job = shop.pid.enqueue()
         held = shop.hold.enqueue("go")
+        until(lambda: f"winch workers resume {name}" in str(job.why()), "the reason")
+        assert str(job.why()).startswith("The only worker of its queue 'default' that has its task")
         [answer] = app.workers.stacks(only(app).id)
         assert answer.state == "done"
         assert "most recent call last" in answer.text

@@ -33,6 +33,10 @@ def test_the_command_line_reaches_a_worker_and_leaves_audit_lines(
         quiet = winch("workers", "quiet", *names, "--json")
         assert quiet.code == 0, quiet.err
         assert [answer["state"] for answer in quiet.json["answers"]] == ["done", "done"]
+        until(lambda: winch("workers", "list").out.count("left, quiet") == 2, "quiet workers")
+        listed = winch("workers", "list", "--json").json["workers"]
+        assert [one["is_quiet"] for one in listed] == [True, True]
+        assert "2 quiet workers, claiming nothing" in " ".join(winch("doctor").out.split())
         assert winch("workers", "resume", "--all").code == 0
         stacks = winch("workers", "stacks", names[0])
         assert "most recent call last" in stacks.out

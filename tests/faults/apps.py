@@ -1,4 +1,4 @@
-"""The application that the fault tests run: tasks that say when they start and how they end.
+"""The application that the fault tests run: tasks that record when they start and how they end.
 
 Workers find it as `tests.faults.apps:app` and their store in the environment; a test makes one for
 itself with `make(url)`. The lab's own (`lab/app.py`) is this one with more tasks.
@@ -29,7 +29,7 @@ SETTINGS = {"lease": LEASE, "heartbeat": HEARTBEAT, "sweep": SWEEP, "poll": POLL
 
 
 class FaultApp(App):
-    """An app whose worker's answers are written down, where somebody records."""
+    """An app that records the store's answers to its worker, if a recorder is set."""
 
     recorder: Recorder | None = None
     is_flaky = False
@@ -80,7 +80,7 @@ def make(
 
 
 class Seen:
-    """Writes down when a handler starts and how it ends, where somebody records."""
+    """Records when a handler starts and how it ends, if a recorder is set."""
 
     def __init__(self, recorder: Recorder | None) -> None:
         self._recorder = recorder

@@ -3,7 +3,7 @@
 As a program (`python -m tests.faults.breaking promoter worker …`) it is `winch` with a loop of its
 supervisor broken. As an app (`tests.faults.breaking:app`) it breaks the loops of worker children: the
 first child the first loop that BREAK_LOOPS names, the second the next, and so on. BREAK_COUNT is a file
-that counts the children. BREAK_CELL names the loop that breaks in the process of an isolated job.
+that counts the children. BREAK_ISOLATED names the loop that breaks in the process of an isolated job.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ IN_EMBEDDED: dict[str, Callable[[], None]] = {"heart": _thread(EmbeddedWorker, "
 
 def _next() -> str | None:
     """The loop that this process is to break."""
-    if "worker-cell" in sys.argv:
-        return os.environ.get("BREAK_CELL")
+    if "isolated-child" in sys.argv:
+        return os.environ.get("BREAK_ISOLATED")
     names, count = os.environ.get("BREAK_LOOPS", "").split(","), os.environ.get("BREAK_COUNT")
     if count is None:
         return None

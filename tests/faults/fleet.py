@@ -31,8 +31,8 @@ def until(
     more: Callable[[], str] = str,
     step: float = 0.01,
 ) -> float:
-    """Wait until `condition` holds; returns how long that took. Fails with what was waited for, said
-    last too: of a long message often only the end is kept."""
+    """Wait until `condition` holds; returns how long that took. Fails with the name of the condition,
+    at the end too: of a long message often only the end is kept."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds:
@@ -103,7 +103,7 @@ class Worker:
 
     def stop(self) -> None:
         """SIGSTOP to all of its processes: alive, and doing nothing. Not in the middle of a write to a
-        file: nobody else could write then, and the rest of the fleet would stand still with it."""
+        file: no other process could write then, and the rest of the fleet would block too."""
         pids = self.pids()
         self._recorder.nemesis("stop", pids)
         while True:

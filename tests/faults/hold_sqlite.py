@@ -1,4 +1,4 @@
-"""Holds a SQLite database so that nobody else can write; says `held` once it has it.
+"""Holds the write lock of a SQLite database; prints `held` once it has it.
 
 python -m tests.faults.hold_sqlite FILE SECONDS
 """

@@ -1,4 +1,4 @@
-"""Enqueues as fast as it can until it is killed, saying before each call which id it will use.
+"""Enqueues as fast as it can until it is killed, and prints the id before each call.
 
 python -m tests.faults.producer SEED
 """

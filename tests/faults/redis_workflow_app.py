@@ -3,7 +3,7 @@
     python -m tests.faults.redis_workflow_app URL PLACE FILE
 
 FILE is a SQLite database with what was done. A step that is killed between its effect and its note runs
-again, and the key tells that the effect is there: once, by idempotency and not by a commit.
+again, and the key shows that the effect is there: once, by idempotency and not by a commit.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Stage:
         self.ready(other)
         other.quiet()
         self.ready(doomed, processes)
-        # By now it has long heard that it is to be quiet; and when a lease that begins now is over, it
+        # By now it has received the command to be quiet; and when a lease that begins now is over, it
         # will have beaten for a whole one, and may sweep.
         [session] = self.sessions_of(other)
         self.until(
@@ -131,7 +131,7 @@ class Stage:
         delay: str | None = None,
         fifo: str | None = None,
     ) -> list[str]:
-        """Store jobs, one call each, noting what was asked and what was told."""
+        """Store jobs, one call each, and record each request and its answer."""
         ids = []
         for _ in range(times):
             drawn = random_id(os.urandom(16))
@@ -181,7 +181,7 @@ class Stage:
         return until(condition, seconds, what, self._situation)
 
     def _situation(self) -> str:
-        """For a failure's message: the logs, who has ended, and some of the jobs that are not final."""
+        """For a failure's message: the logs, the ended processes, and some unfinished jobs."""
         replied = [self.fleet.logs(), f"ended: {self.fleet.ended()}"]
         try:
             driver = self.app.driver
@@ -240,7 +240,7 @@ class Stage:
         return check(msgspec.structs.replace(history, clock_tolerance=clock_tolerance))
 
     def history(self, *, takeover_limit: timedelta | None = None) -> History:
-        """What the store and the lines tell, to be looked at before it is judged."""
+        """The history from the store and the lines, before it is judged."""
         return gather(
             self.app.driver,
             self.recorder.folder,

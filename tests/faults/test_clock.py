@@ -54,7 +54,7 @@ def test_a_wrong_clock_of_a_worker_changes_nothing(postgres_server: Databases) -
         assert verdict.counters["runs"] == len(jobs) + 4 + len(quick)
 
 
-def test_a_step_of_the_hosts_clock_makes_nobody_guilty(postgres_server: Databases) -> None:
+def test_a_step_of_the_hosts_clock_counts_against_no_job(postgres_server: Databases) -> None:
     """SQLite's clock is the host's, the same for all: moving it ends no lease of a live worker."""
     with Stage("the host's clock moved by 2 h", "sqlite", postgres_server) as stage:
         host = MovableClock(stage.folder, "host")

@@ -127,7 +127,7 @@ def test_drawn_ids_of_an_event_loop_go_to_shards_that_can_replicate(cluster: Red
 
 
 def test_a_producer_that_never_pauses_has_one_uncertain_call_at_most(cluster: RedisCluster) -> None:
-    """The call that is under way when the node dies may have been stored, and says so."""
+    """The call that is under way when the node dies may have been stored, and raises that."""
     app = app_on(cluster, "replicated=1&timeout=3s")
     work = app.tasks.get("work")
     primary = elsewhere(cluster)

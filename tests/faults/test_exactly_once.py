@@ -1,4 +1,4 @@
-"""I14 under fire: a job's rows and its completion are one commit, whoever dies and whatever is lost."""
+"""I14 under fire: a job's rows and its completion are one commit, whatever dies or is lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEED = 14
 
 @dataclass(frozen=True)
 class Size:
-    """How many jobs, who is killed, how many replies are lost, and how many claims that must cost."""
+    """How many jobs, what is killed, how many replies are lost, and how many claims that must cost."""
 
     jobs: int
     supervisors: int
@@ -103,7 +103,7 @@ def test_transactional_jobs_take_effect_once_each(
         verdict = stage.judge(takeover_limit=None)
         assert verdict.counters["killed"] >= 0.7 * size.kills
         again = taken(stage)
-        assert again >= size.taken, "the kills took jobs out of somebody's hands"
+        assert again >= size.taken, "the kills hit workers with running jobs"
         stage.measured(f"{again} jobs claimed a second time")
 
 
@@ -116,7 +116,7 @@ def taken(stage: Stage) -> int:
 def kill(
     stage: Stage, rng: random.Random, workers: list[Worker], is_child: bool, env: dict[str, str]
 ) -> bool:
-    """Kill somebody who has jobs in hand; False when nobody has."""
+    """Kill a process that runs jobs; False when none does."""
     busy = [(worker, s.pid) for worker in workers for s in stage.sessions_of(worker) if s.running]
     if not busy:
         return False

@@ -203,7 +203,7 @@ def test_a_release_whose_answer_is_lost_is_repeated(play: Play) -> None:
     assert play.flaky.counters["after release"] == 1
 
 
-def test_a_rescue_that_was_held_up_makes_nobody_guilty(tmp_path: Path) -> None:
+def test_a_delayed_rescue_counts_against_no_job(tmp_path: Path) -> None:
     lease = 3 * HEARTBEAT
     play = Play("memory://", tmp_path, lease)
 
@@ -241,7 +241,7 @@ def flaky(tmp_path: Path) -> FlakyStorage:
     return make("memory://", is_flaky=True).flaky
 
 
-def test_failing_before_changes_nothing_and_says_so(flaky: FlakyStorage) -> None:
+def test_a_failure_before_the_call_changes_nothing_and_is_definite(flaky: FlakyStorage) -> None:
     flaky.fail_before("pause")
     with pytest.raises(StorageUnavailable) as raised:
         flaky.run(flaky.driver.pause("default", by="t"))
@@ -273,7 +273,7 @@ def test_healing_lets_go_what_hangs(flaky: FlakyStorage) -> None:
 
 
 def test_under_a_limit_a_handler_stops_when_the_store_is_away_for_a_lease(tmp_path: Path) -> None:
-    """Somebody else may have its permit by then; a plain one goes on, and its end is sent later."""
+    """Another job may have its permit by then; a plain job goes on, and its end is sent later."""
     folder = tmp_path / "history"
     folder.mkdir()
     play = Play("memory://", folder, lease=3 * HEARTBEAT)
@@ -282,7 +282,7 @@ def test_under_a_limit_a_handler_stops_when_the_store_is_away_for_a_lease(tmp_pa
         async with play.worker() as worker:
             limited, plain = await play.enqueue("limited", 2.5), await play.enqueue("slow", 2.5)
             async with asyncio.timeout(10):
-                while len(worker.attempts) < 2:  # noqa: ASYNC110  # nobody tells
+                while len(worker.attempts) < 2:  # noqa: ASYNC110  # there is no event for it
                     await asyncio.sleep(0.01)
             attempts = {attempt.claim.id: attempt for attempt in worker.attempts}
             play.flaky.down()

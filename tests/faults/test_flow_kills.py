@@ -1,4 +1,4 @@
-"""Random flows and batches on real workers that are killed: order, callbacks, ends as the policies say.
+"""Random flows and batches on real workers that are killed: order, callbacks, ends by the policies.
 
 What happened is read from the store's own events; what should have happened follows, member by member,
 from how those before it ended.
@@ -24,7 +24,7 @@ ENDS = {"ok": JobState.COMPLETED, "flaky": JobState.COMPLETED, "grow": JobState.
 
 
 class Plan:
-    """A random DAG: who comes after whom, under which policy, and how each member behaves."""
+    """A random DAG: its edges, their policies, and how each member behaves."""
 
     def __init__(self, dice: random.Random, size: int) -> None:
         self.size = size
@@ -45,7 +45,7 @@ class Plan:
         return str(made.enqueue().id)
 
     def check(self, jobs: dict[str, JobRecord], asked: set[str]) -> None:
-        """Every member's end, given how those before it ended; who was asked to stop may have."""
+        """Every member's end, given the ends of its predecessors. An `asked` member may be cancelled."""
         assert sorted(jobs, key=int) == [str(n) for n in range(self.size)], "none lost, none doubled"
         for n in range(self.size):
             job = jobs[str(n)]
@@ -156,7 +156,5 @@ def act(store: str, server: Databases, seed: int, size: int, flows: int) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("store", STORES)
-def test_random_flows_end_as_their_policies_say(
-    store: str, seed: int, postgres_server: Databases
-) -> None:
+def test_random_flows_end_by_their_policies(store: str, seed: int, postgres_server: Databases) -> None:
     act(store, postgres_server, seed, size=40, flows=3)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 def shared(stage: Stage) -> list[str]:
     """Jobs under a limit of two, and two accounts whose entries must keep their order. The first two
-    take long, so that whoever started them still has them when something happens to him."""
+    take long, so that their worker still runs them when the fault comes."""
     jobs = stage.enqueue("limited", 4.0, times=2) + stage.enqueue("limited", 0.3, times=6)
     for _ in range(3):
         for account in ("acct:1", "acct:2"):
@@ -154,7 +154,7 @@ class SlowClaim:
         self._conn.commit()
 
 
-# A gate that is not known yet is locked by whoever writes its row first.
+# A gate without a row yet is locked by the first transaction that writes its row.
 @pytest.mark.parametrize("last", ["claim.gated", "admit.look"])
 @pytest.mark.parametrize("is_broken, is_known", [(False, False), (False, True), (True, False)])
 def test_without_the_gates_lock_two_claims_would_share_a_permit(
@@ -178,7 +178,7 @@ def test_without_the_gates_lock_two_claims_would_share_a_permit(
         first.go_on(last)
         rival = thread.submit(second.go_on)
         if is_broken:
-            rival.result(timeout=10)  # it waits for nobody, and has seen no permit either
+            rival.result(timeout=10)  # it does not wait, and has seen no permit either
         else:
             wait([rival], timeout=0.3)
             assert not rival.done(), "the second claim must wait for the first one's gate"

@@ -41,7 +41,7 @@ def test_the_jobs_of_a_killed_child_run_again_at_once(store: str, postgres_serve
         verdict = stage.judge()
         assert verdict.counters["rescued"] == len(mine) == 2
         assert max(taken) < 1.5
-        # Neighbours lose nothing, and nobody an attempt.
+        # Neighbours lose nothing, and no job loses an attempt.
         assert verdict.counters["runs"] == len(jobs) + len(mine)
         assert {job.attempt for job in stage.jobs(jobs)} == {1}
         stage.measured(f"kill to rescued {show(taken)}")

@@ -125,12 +125,12 @@ def run_worker(
     *,
     supervisor: str = "none",
     child: list[str] | None = None,
-    cell: str = "",
+    isolated: str = "",
 ) -> Iterator[subprocess.Popen[bytes]]:
     env = clean_environment()
     env |= {"BREAK_URL": url, "BREAK_SPOOL": str(folder / "spool"), "PYTHONUNBUFFERED": "1"}
     env |= {"WINCH_LEASE": "3s", "WINCH_HEARTBEAT": "500ms", "WINCH_SWEEP": "500ms"}
-    env |= {"BREAK_CELL": cell} if cell else {}
+    env |= {"BREAK_ISOLATED": isolated} if isolated else {}
     if child is not None:
         env |= {"BREAK_LOOPS": ",".join(child), "BREAK_COUNT": str(folder / "count")}
     argv = ["-m", "tests.faults.breaking", supervisor, "worker", "-A", "tests.faults.breaking:app"]
@@ -151,7 +151,7 @@ def run_worker(
 
 
 def ended_in(folder: Path) -> list[str]:
-    """The loops whose end the log tells, in order."""
+    """The loops whose end is in the log, in order."""
     return re.findall(r"CRITICAL .*the ([\w -]+) loop has ended", (folder / "log").read_text())
 
 
@@ -214,7 +214,7 @@ def test_a_process_of_its_own_whose_loop_ends_is_not_waited_for(tmp_path: Path, 
     app.migrate()
     job = app.task(name="alone")(lambda: None).enqueue()
     log = tmp_path / "log"
-    with run_worker(tmp_path, url, cell=name):
+    with run_worker(tmp_path, url, isolated=name):
         until(lambda: "its process died" in log.read_text(), 60, "the end of the process", log.read_text)
     assert ended_in(tmp_path)[0] == name
     assert f"exit code {EX_BROKEN}" in log.read_text()

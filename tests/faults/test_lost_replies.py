@@ -1,4 +1,4 @@
-"""The answer to a COMMIT is lost on its way, and a network says nothing for longer than a lease."""
+"""The answer to a COMMIT is lost on its way, and a network delivers nothing for longer than a lease."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_finish_whose_answer_is_lost_is_answered_already(postgres_server: Data
 
 
 @pytest.mark.slow
-def test_a_network_that_stalls_for_two_leases_makes_nobody_guilty(postgres_server: Databases) -> None:
+def test_a_network_that_stalls_for_two_leases_counts_against_no_job(postgres_server: Databases) -> None:
     with (
         Stage("network stalled for two leases", "postgres", postgres_server) as stage,
         proxy_for(stage) as proxy,

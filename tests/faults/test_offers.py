@@ -1,7 +1,7 @@
 """Workers that are killed while jobs are handed over to them.
 
-No events are kept here and nobody stands before the driver, as in a deployment: else nothing is handed
-over.
+No events are kept here and no wrapper stands before the driver, as in a deployment: else nothing is
+handed over.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def note(ctx: winch.Context) -> None:
 
 
 def kill(worker: subprocess.Popen[bytes]) -> None:
-    """As a machine dies: nobody is left to tell the store."""
+    """As a machine dies: no process is left to report the end."""
     supervisor = psutil.Process(worker.pid)
     children = supervisor.children(recursive=True)
     for process in (supervisor, *children):
@@ -52,7 +52,7 @@ def kill(worker: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def test_nothing_is_lost_and_nothing_runs_twice_unseen(
+def test_nothing_is_lost_and_nothing_silently_runs_twice(
     tmp_path: Path, postgres_server: Databases
 ) -> None:
     url, seen = postgres_server.new_store(), tmp_path / "seen"
@@ -99,7 +99,7 @@ def test_nothing_is_lost_and_nothing_runs_twice_unseen(
     assert sorted(job for job, _, _, _ in found) == sorted(jobs)
     runs = Counter(seen.read_text().split())
     assert set(runs) == set(jobs)
-    # One more run for each time that the store had to take the job from somebody.
+    # One more run for each rescue of the job.
     assert [job for job, _, taken, _ in found if runs[job] > 1 + taken] == []
     handed = sum(is_handed for _, _, _, is_handed in found)
     assert handed > 10

@@ -1,4 +1,4 @@
-"""The store goes away: killed, stopped for longer than a lease, or held by somebody else."""
+"""The store goes away: killed, stopped for longer than a lease, or locked by another process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.faults, pytest.mark.scenario]
 OUTAGE = 2 * LEASE
 
 
-def test_sqlite_held_for_two_leases_makes_nobody_guilty(postgres_server: Databases) -> None:
+def test_sqlite_held_for_two_leases_counts_against_no_job(postgres_server: Databases) -> None:
     with Stage("outage of two leases", "sqlite", postgres_server) as stage:
         workers = [stage.fleet.worker(concurrency=4) for _ in range(2)]
         for worker in workers:
@@ -56,7 +56,7 @@ def test_sqlite_held_for_two_leases_makes_nobody_guilty(postgres_server: Databas
         stage.measured(f"new jobs done {resumed:.2f} s after the outage")
 
 
-def test_postgres_stopped_for_two_leases_makes_nobody_guilty(postgres_server: Databases) -> None:
+def test_postgres_stopped_for_two_leases_counts_against_no_job(postgres_server: Databases) -> None:
     with (
         PostgresServer() as server,
         Stage("outage of two leases", "postgres", server, server.new_database()) as stage,
@@ -111,7 +111,7 @@ def test_postgres_killed_and_restarted_loses_nothing(postgres_server: Databases)
         stage.until_final(60)
         verdict = stage.judge(takeover_limit=None)
         assert verdict.counters["outage"] == 2
-        # Work goes on soon, and nobody paid for it: see the rule about work that stayed alive.
+        # Work goes on soon, and no job lost an attempt: see the rule about work that stayed alive.
         assert max(recoveries) < 5.0
         shown = ", ".join(f"{seconds:.2f}" for seconds in recoveries)
         stage.measured(f"work went on after {shown} s; {verdict.counters['recovered']} recovered")
@@ -153,7 +153,7 @@ def _acked(stage: Stage) -> int:
 
 
 def _integrity(stage: Stage) -> list[str]:
-    """What SQLite says about its file; a server recovers by itself, and the history tells the rest."""
+    """SQLite's check of its file; a server recovers by itself, and the history shows the rest."""
     if stage.store != "sqlite":
         return ["ok"]
     found: list[str] = []

@@ -58,7 +58,7 @@ def test_a_poison_job_among_fifty_dies_after_three_deaths_and_the_fifty_complete
         assert entries(dead) == ["crashed"] * 3
         assert dead.reason == f"crashed 3 times; last cause: {CAUSES[how]}"
 
-        # Those that were running at the first death are suspects once; nobody has failed.
+        # Those that were running at the first death are suspects once; none has failed.
         ended = {line.run for line in stage.ends() if line.is_ok}
         beside = {
             line.job for line in stage.runs() if line.pid == first.pids[0] and line.run not in ended
@@ -68,7 +68,7 @@ def test_a_poison_job_among_fifty_dies_after_three_deaths_and_the_fifty_complete
         crashed = {job.id for job in jobs if entries(job) == ["crashed"]}
         assert {tuple(entries(job)) for job in jobs} <= {(), ("crashed",)}
         assert 1 <= len(crashed) <= 9
-        # A job may have returned in its thread a moment before the end, with nobody told yet.
+        # A job may have returned in its thread a moment before the end, unreported.
         assert beside <= crashed
         assert verdict.counters["killed"] == 3
         stage.measured(f"3 deaths, {len(crashed)} of 50 counted a crash, all final in {took:.1f} s")

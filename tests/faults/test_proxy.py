@@ -1,4 +1,4 @@
-"""The proxy does to a real PostgreSQL what it says, and nothing else."""
+"""The proxy does to a real PostgreSQL what it documents, and nothing else."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_every_connection_is_cut_and_new_ones_work(url: str, proxy: Proxy) -> No
         assert third.execute("select 1").fetchone() == (1,)
 
 
-def test_a_stalled_network_says_nothing_until_it_flows_again(url: str, proxy: Proxy) -> None:
+def test_a_stalled_network_delivers_nothing_until_it_resumes(url: str, proxy: Proxy) -> None:
     with psycopg.connect(url) as connection:
         answers: list[object] = []
         with proxy.stall():

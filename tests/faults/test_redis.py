@@ -54,8 +54,8 @@ def test_a_handler_that_holds_the_gil_is_not_run_twice(postgres_server: Database
 
 
 @pytest.mark.slow
-def test_each_window_has_one_job_whoever_ticks(postgres_server: Databases) -> None:
-    schedulers.test_each_window_has_one_job_whoever_ticks("redis", postgres_server)
+def test_each_window_has_one_job_whichever_worker_ticks(postgres_server: Databases) -> None:
+    schedulers.test_each_window_has_one_job_whichever_worker_ticks("redis", postgres_server)
 
 
 def test_a_killed_holder_neither_leaks_nor_doubles_a_permit(postgres_server: Databases) -> None:
@@ -112,13 +112,13 @@ def test_a_server_that_syncs_each_second_loses_no_more_than_that(postgres_server
     ):
         _under_load(stage, lambda: _crash(stage, server), times=2)
         # What is written is in the system's cache, which a killed process does not take along: nothing
-        # is lost here. A power cut is what `everysec` gambles on, and doctor says so.
+        # is lost here. `everysec` risks a power cut, and doctor reports that.
         stage.until_final(60)
         stage.judge(takeover_limit=None)
 
 
 @pytest.mark.slow
-def test_forgotten_scripts_are_told_again_under_load(postgres_server: Databases) -> None:
+def test_forgotten_scripts_are_loaded_again_under_load(postgres_server: Databases) -> None:
     with (
         RedisServer() as server,
         Stage("SCRIPT FLUSH", "redis", postgres_server, server.url) as stage,
@@ -316,7 +316,7 @@ def test_workers_follow_the_sentinels_to_the_new_primary(postgres_server: Databa
             watched.primary.kill9()
             stage.recorder.nemesis("outage", note="kill -9 of the primary")
             assert wait_until(lambda: _has_role(watched.replica, "master"), 30)
-            # Enqueues are confirmed again only when there is somebody to confirm them.
+            # Enqueues are confirmed again only when there is a replica to confirm them.
             watched.primary.start()
             with suppress(ConnectionLost):  # the sentinels may have been faster, and hang up on clients
                 watched.primary.ask("REPLICAOF", "127.0.0.1", watched.replica.port)
@@ -361,7 +361,7 @@ def _under_load(
 
 def _judge_rewound(stage: Stage) -> None:
     """After a failover the store may have been set back: acknowledged jobs are there and end, whatever
-    else the history says of ends that were taken back."""
+    else the history has ends that were taken back."""
     stage.until_final(60)
     replied = [line for line in read(stage.recorder.folder) if isinstance(line, Replied)]
     acked = [job for line in replied if line.outcome == "acked" for job in line.ids]
@@ -386,7 +386,7 @@ def _has_role(server: RedisServer, role: str) -> bool:
 
 
 def _most_at_once(stage: Stage, jobs: Collection[str]) -> int:
-    """How many runs of these jobs went on at one moment, as those who ran them tell."""
+    """How many runs of these jobs went on at one moment, by the records of their workers."""
     moments = [(line.mono, 1) for line in stage.runs() if line.job in jobs]
     moments += [(line.mono, -1) for line in stage.ends() if line.job in jobs]
     return max(itertools.accumulate(step for _, step in sorted(moments)))

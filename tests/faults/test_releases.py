@@ -76,7 +76,7 @@ def test_a_deploy_loses_nothing(store: str, postgres_server: Databases) -> None:
         stage.until_started(jobs[-1:])
         old.kill_all()
         stage.until_final()
-        # Who has just come may not sweep yet: how long it takes is told elsewhere.
+        # A new worker may not sweep yet: another test measures how long that takes.
         stage.judge(takeover_limit=None)
         assert {job.state for job in stage.jobs(jobs)} == {JobState.COMPLETED}
 

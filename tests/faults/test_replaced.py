@@ -1,4 +1,4 @@
-"""Children that have had enough (jobs, memory, time) end well and are replaced; nobody notices."""
+"""Children that reach a limit (jobs, memory, time) stop cleanly and are replaced; no job is affected."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NAMES = ("a", "b")
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_each_window_has_one_job_whoever_ticks(store: str, postgres_server: Databases) -> None:
+def test_each_window_has_one_job_whichever_worker_ticks(store: str, postgres_server: Databases) -> None:
     """One is killed and started again every two seconds; one's clock is ten minutes off (with SQLite the
     host's clock is the store's, so there all agree about it)."""
     with Stage("three schedulers", store, postgres_server) as stage:

@@ -1,4 +1,4 @@
-"""A worker that is told to stop: no new claims, nothing lost, nothing left leased, no attempt spent."""
+"""A worker after its stop signal: no new claims, no job lost, none left leased, no attempt spent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that do not end, and children that stand still: ended by their timeouts, hurting nobody."""
+"""Handlers that do not end, and children that hang: timeouts end them, and no other job suffers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_blocked_loop_is_killed_and_only_the_late_job_is_charged(
         stage.until_final()
 
         [dead] = stage.jobs([job])
-        # The first time it took its process along; alone in a cell it fails like any other.
+        # The first time it took its process along; alone in a process it fails like any other.
         assert [entry.what for entry in dead.history] == ["crashed", "failed"]
         assert "timed out" in str(dead.history[0].error)
         assert dead.error is not None
@@ -81,7 +81,7 @@ def test_a_blocked_loop_is_killed_and_only_the_late_job_is_charged(
         stage.measured(f"start to kill {took:.2f} s, with a timeout of 0.5 s and twice 0.5 s to end")
 
 
-def test_what_a_frozen_child_has_not_started_goes_to_others(
+def test_unstarted_jobs_of_a_frozen_child_go_to_other_workers(
     store: str, postgres_server: Databases
 ) -> None:
     with Stage("SIGSTOP of a child that holds un-started jobs", store, postgres_server) as stage:

@@ -4,7 +4,7 @@
 
 Reads lines "URL PLACE" and forks a process for each: Winch is imported once. Answers "CODE PLACES".
 The process runs a worker until the workflow is final. PLACE counts the calls of the store that are not
-mere polling, before and after each; at that one the process is killed by SIGKILL, as by somebody else.
+mere polling, before and after each; at that one the process kills itself with SIGKILL.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def begun(url: str, place: int) -> tuple[int, int]:
             os._exit(code)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        said = pipe.read()
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), int(said or 0)
+        number = pipe.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), int(number or 0)
 
 
 if __name__ == "__main__":

@@ -200,11 +200,11 @@ def _ordering(customer: Customer, books: Books, name: str) -> list[threading.Thr
     """Customers that order until the server is gone. Every fourth card is declined."""
     lock = threading.Lock()
 
-    def order(who: int) -> None:
+    def order(customer_number: int) -> None:
         count = 0
         while True:
             count += 1
-            number = f"{name}-{who}-{count}"
+            number = f"{name}-{customer_number}-{count}"
             status, _, _ = customer.order(number, "declined" if count % 4 == 0 else "")
             with lock:
                 if status == 202:
@@ -217,7 +217,9 @@ def _ordering(customer: Customer, books: Books, name: str) -> list[threading.Thr
                 else:
                     books.other[status] += 1
 
-    threads = [threading.Thread(target=order, args=(who,)) for who in range(CUSTOMERS)]
+    threads = [
+        threading.Thread(target=order, args=(customer_number,)) for customer_number in range(CUSTOMERS)
+    ]
     for thread in threads:
         thread.start()
     return threads

@@ -106,7 +106,7 @@ def test_causes_hold_no_arguments_either(kept: Kept) -> None:
     assert SECRET not in str(event)
 
 
-def test_locals_are_sent_where_they_are_asked_for(kept: Kept) -> None:
+def test_locals_are_sent_only_if_enabled(kept: Kept) -> None:
     app = app_with(with_locals=True)
 
     @app.task(name="pay", retry=Retry.never())

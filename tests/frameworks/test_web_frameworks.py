@@ -93,7 +93,7 @@ def test_a_worker_inside_the_web_process_runs_jobs(jobs: App) -> None:
     assert described["responses"]["200"]["content"]["application/json"]["schema"]
 
 
-def test_starlette_has_the_same_route_and_asks_who_may_read(jobs: App) -> None:
+def test_starlette_has_the_same_route_and_checks_access(jobs: App) -> None:
     async def may_read(request: Any, record: Any) -> bool:
         return bool(request.headers.get("x-user") == "ada" and record.queue == "sums")
 
@@ -114,7 +114,7 @@ def test_starlette_has_the_same_route_and_asks_who_may_read(jobs: App) -> None:
     assert asyncio.run(within(site, ask)) == [404, 404, 200]
 
 
-def test_what_is_missing_is_named(jobs: App) -> None:
+def test_a_missing_lifespan_is_named(jobs: App) -> None:
     api = FastAPI()
 
     @api.get("/")
@@ -145,8 +145,8 @@ def test_what_is_missing_is_named(jobs: App) -> None:
 
 
 def test_litestar_gives_the_app_and_mounts_below_a_root_path(jobs: App) -> None:
-    @get("/who", sync_to_thread=False)
-    def who(winch_jobs: NamedDependency[App]) -> str:
+    @get("/first", sync_to_thread=False)
+    def first(winch_jobs: NamedDependency[App]) -> str:
         return str(winch_jobs is jobs)
 
     @get("/again", sync_to_thread=False)
@@ -154,7 +154,7 @@ def test_litestar_gives_the_app_and_mounts_below_a_root_path(jobs: App) -> None:
         return str(jobs_of(request) is jobs)
 
     site = Litestar(
-        [who, again],
+        [first, again],
         plugins=[
             WinchPlugin(
                 jobs,
@@ -169,7 +169,7 @@ def test_litestar_gives_the_app_and_mounts_below_a_root_path(jobs: App) -> None:
 
     async def ask(client: httpx.AsyncClient) -> None:
         user = {"x-user": "ada", "accept": "text/html"}
-        assert [(await client.get(path)).text for path in ("/who", "/again")] == ["True", "True"]
+        assert [(await client.get(path)).text for path in ("/first", "/again")] == ["True", "True"]
         job = await jobs.tasks.get("add").aenqueue(1, 2)
         assert await job.aresult(timeout="20s") == 3
         home = await client.get("/ops/jobs", headers=user)

@@ -292,7 +292,7 @@ index winch.job_cancel: CREATE INDEX job_cancel ON winch.job USING btree (cancel
 index winch.job_due: CREATE INDEX job_due ON winch.job USING btree (run_at, id) WHERE (filed = ANY (ARRAY['scheduled'::text, 'retrying'::text])) -- serves promote
 index winch.job_event_of_job: CREATE UNIQUE INDEX job_event_of_job ON winch.job_event USING btree (job, v) -- serves the triggers: the number of a job's next change
 index winch.job_event_pkey: CREATE UNIQUE INDEX job_event_pkey ON winch.job_event USING btree (seq)
-index winch.job_fifo: CREATE INDEX job_fifo ON winch.job USING btree (fifo, seq, id) WHERE (fifo IS NOT NULL) -- serves claim and admit: who is first of a FIFO key
+index winch.job_fifo: CREATE INDEX job_fifo ON winch.job USING btree (fifo, seq, id) WHERE (fifo IS NOT NULL) -- serves claim and admit: which job is the first of a FIFO key
 index winch.job_gated: CREATE INDEX job_gated ON winch.job USING btree (queue, sort_key, id) WHERE ((filed = 'ready'::text) AND (gate IS NOT NULL) AND (tenant IS NULL)) -- serves claim and explain of jobs with gates; has what claims by the hundred run, too
 index winch.job_pkey: CREATE UNIQUE INDEX job_pkey ON winch.job USING btree (id)
 index winch.job_priority: CREATE INDEX job_priority ON winch.job USING btree (queue, priority, sort_key, id) WHERE ((filed = 'ready'::text) AND (priority <> 0)) -- serves claim of queues with strict order
@@ -315,7 +315,7 @@ index winch.schedule_run_pkey: CREATE UNIQUE INDEX schedule_run_pkey ON winch.sc
 index winch.session_pkey: CREATE UNIQUE INDEX session_pkey ON winch.session USING btree (id)
 index winch.signal_pkey: CREATE UNIQUE INDEX signal_pkey ON winch.signal USING btree (name, id)
 index winch.signal_sent: CREATE INDEX signal_sent ON winch.signal USING btree (sent_at) -- serves prune
-index winch.signal_taken: CREATE INDEX signal_taken ON winch.signal USING btree (taken_by, wanted_by) WHERE (taken_by IS NOT NULL) -- serves take_signal, for who has taken one before
+index winch.signal_taken: CREATE INDEX signal_taken ON winch.signal USING btree (taken_by, wanted_by) WHERE (taken_by IS NOT NULL) -- serves take_signal, for a job that has taken one before
 index winch.signal_untaken: CREATE INDEX signal_untaken ON winch.signal USING btree (name, sent_at, id) WHERE (taken_by IS NULL) -- serves take_signal and unblock
 index winch.unique_kept_pkey: CREATE UNIQUE INDEX unique_kept_pkey ON winch.unique_kept USING btree (key)
 index winch.unique_kept_until: CREATE INDEX unique_kept_until ON winch.unique_kept USING btree (until) -- serves prune
@@ -507,8 +507,10 @@ DECLARE
     is_ruled boolean;
     is_fair boolean;
     is_simple boolean;
+    is_straight boolean;
     is_placed boolean;
     plain integer;
+    settings jsonb;
     turns jsonb;
     ends jsonb;
     virtual double precision;
@@ -662,41 +664,61 @@ BEGIN
         -- The candidates and their gates. Lines, texts and gates are numbered in the order of their characters.
         BEGIN
             SELECT
-                array_agg(job.id), array_agg(job.attempt), array_agg(job.options), array_agg(job.text),
-                array_agg(job.is_plain), array_agg(job.line), array_agg(job.tenant), array_agg(job.weight),
-                array_agg(job.is_cut), bool_or(job.tenant IS NOT NULL)
-            INTO c_id, c_attempt, c_options, c_text, c_plain, c_line, c_tenant, c_weight, c_cut, is_fair
+                array_agg(job.id), array_agg(job.attempt), array_agg(job.options), array_agg(job.is_plain),
+                array_agg(job.tenant), array_agg(job.weight), array_agg(job.is_cut), bool_or(job.tenant IS NOT NULL)
+            INTO c_id, c_attempt, c_options, c_plain, c_tenant, c_weight, c_cut, is_fair
             FROM (
-                SELECT
-                    first.*,
-                    dense_rank() OVER (ORDER BY coalesce(first.tenant, '') COLLATE "C") AS line,
-                    dense_rank() OVER (ORDER BY first.options COLLATE "C") AS text
+                SELECT *
                 FROM "winch".candidates(one.queue, one.is_strict, known, room, ahead, spare) AS first
-                ORDER BY line, CASE WHEN one.is_strict THEN -first.priority ELSE 0 END, first.sort_key, first.id
+                ORDER BY
+                    coalesce(first.tenant, '') COLLATE "C", CASE WHEN one.is_strict THEN -first.priority ELSE 0 END,
+                    first.sort_key, first.id
             ) AS job;
             t_options := ARRAY(
                 SELECT DISTINCT options COLLATE "C" FROM unnest(c_options) AS options WHERE options IS NOT NULL ORDER BY 1
             );
-            WITH uses AS MATERIALIZED (
-                SELECT use.*, dense_rank() OVER (ORDER BY use.key COLLATE "C") AS gate
-                FROM "winch".gate_uses(t_options) AS use
-            )
-            SELECT own.*, gates.*
-            INTO
-                u_text, u_gate, u_kind, u_n, u_weight, u_retries,
-                g_key, g_kind, g_name, g_how, g_n, g_per, g_burst, is_odd
+            -- Mostly each text has one gate, and these are in the order of the texts: nothing is sorted then.
+            SELECT
+                coalesce(array_agg(use.number), '{}'), array_agg(use.kind), array_agg(use.n), array_agg(use.weight),
+                array_agg(use.is_for_retries), coalesce(array_agg(use.key), '{}'), array_agg(use.name),
+                array_agg(use.how), array_agg(use.per), array_agg(use.burst),
+                coalesce(bool_and(use.kind IN ('limit', 'fifo') AND use.place = 1 AND use.is_after), false)
+                    AND count(*) = cardinality(t_options)
+            INTO u_text, u_kind, u_n, u_weight, u_retries, g_key, g_name, g_how, g_per, g_burst, is_straight
             FROM (
                 SELECT
-                    coalesce(array_agg(use.number), '{}'), array_agg(use.gate), array_agg(use.kind), array_agg(use.n),
-                    array_agg(use.weight), array_agg(use.is_for_retries)
-                FROM (SELECT * FROM uses ORDER BY number, place) AS use
-            ) AS own, (
-                SELECT
-                    coalesce(array_agg(use.key), '{}'), array_agg(use.kind), array_agg(use.name), array_agg(use.how),
-                    array_agg(use.n), array_agg(use.per), array_agg(use.burst),
-                    bool_or(use.key IS NULL OR use.kind IS NULL OR use.kind NOT IN ('limit', 'rate', 'fifo', 'scope'))
-                FROM (SELECT DISTINCT ON (gate) * FROM uses ORDER BY gate, number, place) AS use
-            ) AS gates;
+                    use.*,
+                    use.key IS NOT NULL
+                        AND coalesce(use.key COLLATE "C" > lag(use.key) OVER () COLLATE "C", use.number = 1) AS is_after
+                FROM "winch".gate_uses(t_options) AS use
+            ) AS use;
+            IF is_straight OR cardinality(u_text) = 0 THEN
+                u_gate := u_text;
+                g_kind := u_kind;
+                g_n := u_n;
+                is_odd := false;
+            ELSE
+                WITH uses AS MATERIALIZED (
+                    SELECT use.*, dense_rank() OVER (ORDER BY use.key COLLATE "C") AS gate
+                    FROM "winch".gate_uses(t_options) AS use
+                )
+                SELECT own.*, gates.*
+                INTO
+                    u_text, u_gate, u_kind, u_n, u_weight, u_retries,
+                    g_key, g_kind, g_name, g_how, g_n, g_per, g_burst, is_odd
+                FROM (
+                    SELECT
+                        coalesce(array_agg(use.number), '{}'), array_agg(use.gate), array_agg(use.kind), array_agg(use.n),
+                        array_agg(use.weight), array_agg(use.is_for_retries)
+                    FROM (SELECT * FROM uses ORDER BY number, place) AS use
+                ) AS own, (
+                    SELECT
+                        coalesce(array_agg(use.key), '{}'), array_agg(use.kind), array_agg(use.name), array_agg(use.how),
+                        array_agg(use.n), array_agg(use.per), array_agg(use.burst),
+                        bool_or(use.key IS NULL OR use.kind IS NULL OR use.kind NOT IN ('limit', 'rate', 'fifo', 'scope'))
+                    FROM (SELECT DISTINCT ON (gate) * FROM uses ORDER BY gate, number, place) AS use
+                ) AS gates;
+            END IF;
         EXCEPTION WHEN data_exception THEN
             is_odd := true;
         END;
@@ -705,6 +727,27 @@ BEGIN
             CONTINUE;
         END IF;
         CONTINUE WHEN c_id IS NULL;
+        -- By hash: see the full joins below.
+        plain := cardinality(array_positions(c_plain, true));
+        IF cardinality(t_options) = 1 AND plain = 0 THEN
+            c_text := array_fill(1, ARRAY[cardinality(c_id)]);
+        ELSE
+            c_text := ARRAY(
+                SELECT text.number
+                FROM unnest(c_options) WITH ORDINALITY AS job (options, number)
+                FULL JOIN unnest(t_options) WITH ORDINALITY AS text (options, number) ON text.options = job.options
+                ORDER BY job.number
+            );
+        END IF;
+        IF is_fair THEN
+            c_line := ARRAY(
+                SELECT dense_rank() OVER (ORDER BY coalesce(job.tenant, '') COLLATE "C")
+                FROM unnest(c_tenant) WITH ORDINALITY AS job (tenant, number)
+                ORDER BY job.number
+            );
+        ELSE
+            c_line := array_fill(1, ARRAY[cardinality(c_id)]);
+        END IF;
         IF within IS NOT NULL THEN
             EXIT WHEN is_fair;
             number := coalesce((
@@ -724,6 +767,7 @@ BEGIN
             c_tenant := c_tenant[:number];
             c_weight := c_weight[:number];
             c_cut := c_cut[:number];
+            plain := 0;
         END IF;
 
         -- The locks; then what the gates have.
@@ -740,43 +784,16 @@ BEGIN
         now_us := "winch".micros(at);
         g_limits := ARRAY(SELECT key FROM unnest(g_key, g_kind) AS wanted (key, kind) WHERE kind = 'limit');
         BEGIN
+            -- The permits of limits. A full join is one by hash: the planner expects ten rows here, and would compare each
+            -- gate with each. As gate_used has it; and what this session has, with its heaviest.
             SELECT
-                array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per), array_agg(gate.how),
-                array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.used), array_agg(gate.own),
-                array_agg(gate.most), array_agg(gate.permits), array_agg(gate.turn), array_agg(gate.first),
-                bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
-            INTO
-                g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_used, g_own, g_most, g_permits, g_turn, g_first,
-                is_odd
+                array_agg(gate.used), array_agg(gate.own), array_agg(gate.most), array_agg(gate.permits)
+            INTO g_used, g_own, g_most, g_permits
             FROM (
                 SELECT
-                    wanted.kind, gate.state, "winch".micros(gate.open_at) AS open_at, limit_set.spec IS NOT NULL AS is_set,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.n
-                        ELSE (limit_set.spec::jsonb ->> 'n')::bigint END AS n,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.per
-                        ELSE coalesce((limit_set.spec::jsonb ->> 'per')::bigint, 0) END AS per,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.how
-                        ELSE coalesce(limit_set.spec::jsonb ->> 'how', 'sliding') END AS how,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.burst
-                        ELSE coalesce((limit_set.spec::jsonb ->> 'burst')::bigint, 0) END AS burst,
                     coalesce(held.used, 0) AS used, coalesce(held.own, 0) AS own, coalesce(held.most, 0) AS most,
-                    coalesce(held.permits, 0) AS permits,
-                    CASE wanted.kind WHEN 'fifo' THEN (
-                        SELECT permit.job FROM "winch".permit WHERE permit.gate = wanted.key AND permit.token IS NULL
-                    ) END AS turn,
-                    CASE wanted.kind WHEN 'fifo' THEN (
-                        SELECT job.id
-                        FROM "winch".job
-                        WHERE job.fifo = substr(wanted.key, 6)
-                        ORDER BY job.fifo, job.seq, job.id
-                        LIMIT 1
-                    ) END AS first
-                FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
-                    AS wanted (key, kind, name, n, per, how, burst, number)
-                LEFT JOIN "winch".gate ON gate.key = CASE WHEN wanted.kind IN ('rate', 'scope') THEN wanted.key END
-                LEFT JOIN "winch".limit_set ON limit_set.name = wanted.name
-                -- As gate_used has it; and what this session has, with its heaviest. All of these gates are wanted. A full
-                -- join is one by hash: the planner expects ten rows here, and would compare each gate with each.
+                    coalesce(held.permits, 0) AS permits
+                FROM unnest(g_key) WITH ORDINALITY AS wanted (key, number)
                 FULL JOIN (
                     SELECT
                         one.gate,
@@ -797,6 +814,58 @@ BEGIN
                 ) AS held ON held.gate = wanted.key
                 ORDER BY wanted.number
             ) AS gate;
+            -- What is set for the fleet, once for each name: many keys have one.
+            SELECT coalesce(jsonb_object_agg(limit_set.name, limit_set.spec::jsonb), '{}') INTO settings
+            FROM "winch".limit_set
+            WHERE limit_set.name = ANY (ARRAY(SELECT DISTINCT name FROM unnest(g_name) AS name));
+            is_odd := false;
+            g_set := array_fill(settings <> '{}', ARRAY[cardinality(g_key)]);
+            IF cardinality(g_limits) = cardinality(g_key) AND (
+                settings = '{}' OR (SELECT bool_and(name = g_name[1]) FROM unnest(g_name) AS name)
+            ) THEN
+                g_state := array_fill(NULL::text, ARRAY[cardinality(g_key)]);
+                g_open := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
+                g_turn := array_fill(NULL::uuid, ARRAY[cardinality(g_key)]);
+                g_first := g_turn;
+                IF settings <> '{}' THEN
+                    g_n := array_fill((settings -> g_name[1] ->> 'n')::bigint, ARRAY[cardinality(g_key)]);
+                END IF;
+            ELSE
+                SELECT
+                    array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per),
+                    array_agg(gate.how), array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.turn),
+                    array_agg(gate.first),
+                    bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
+                INTO g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_turn, g_first, is_odd
+                FROM (
+                    SELECT
+                        wanted.kind, gate.state, "winch".micros(gate.open_at) AS open_at, wanted.spec IS NOT NULL AS is_set,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.n ELSE (wanted.spec ->> 'n')::bigint END AS n,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.per
+                            ELSE coalesce((wanted.spec ->> 'per')::bigint, 0) END AS per,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.how
+                            ELSE coalesce(wanted.spec ->> 'how', 'sliding') END AS how,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.burst
+                            ELSE coalesce((wanted.spec ->> 'burst')::bigint, 0) END AS burst,
+                        CASE wanted.kind WHEN 'fifo' THEN (
+                            SELECT permit.job FROM "winch".permit WHERE permit.gate = wanted.key AND permit.token IS NULL
+                        ) END AS turn,
+                        CASE wanted.kind WHEN 'fifo' THEN (
+                            SELECT job.id
+                            FROM "winch".job
+                            WHERE job.fifo = substr(wanted.key, 6)
+                            ORDER BY job.fifo, job.seq, job.id
+                            LIMIT 1
+                        ) END AS first
+                    FROM (
+                        SELECT given.*, CASE WHEN settings ? given.name THEN settings -> given.name END AS spec
+                        FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
+                            AS given (key, kind, name, n, per, how, burst, number)
+                    ) AS wanted
+                    LEFT JOIN "winch".gate ON gate.key = CASE WHEN wanted.kind IN ('rate', 'scope') THEN wanted.key END
+                    ORDER BY wanted.number
+                ) AS gate;
+            END IF;
             g_level := array_fill(NULL::double precision, ARRAY[cardinality(g_key)]);
             g_kept := array_fill(NULL::jsonb, ARRAY[cardinality(g_key)]);
             g_took := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
@@ -847,29 +916,38 @@ BEGIN
                 ORDER BY use.place
             );
         END IF;
-        SELECT
-            array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
-            array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
-        INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
-        FROM (
+        IF is_straight THEN
+            t_from := u_text;
+            t_to := u_text;
+            t_gate := u_text;
+            t_scoped := array_fill(false, ARRAY[cardinality(u_text)]);
+            t_retried := t_scoped;
+            is_simple := true;
+        ELSE
             SELECT
-                given.text,
-                coalesce(min(use.place), 1)::integer AS first,
-                coalesce(max(use.place), 0)::integer AS last,
-                coalesce(bool_or(use.kind = 'scope' OR (use.is_slow AND NOT use.is_for_retries)), false) AS is_scoped,
-                coalesce(bool_or(use.is_slow AND use.is_for_retries), false) AS is_retried,
-                min(use.gate)::integer AS gate,
-                count(use.place) <= 1
-                    AND coalesce(bool_and(NOT (use.kind = 'scope' OR use.is_slow OR use.is_for_retries)), true) AS is_simple
-            FROM generate_series(1, cardinality(t_options)) AS given (text)
-            FULL JOIN (
-                SELECT use.*, use.kind = 'rate' AND g_n[use.gate] * 1000000 < 1000 * g_per[use.gate] AS is_slow
-                FROM unnest(u_text, u_gate, u_kind, u_retries) WITH ORDINALITY
-                    AS use (text, gate, kind, is_for_retries, place)
-            ) AS use ON use.text = given.text
-            GROUP BY given.text
-            ORDER BY given.text
-        ) AS own;
+                array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
+                array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
+            INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
+            FROM (
+                SELECT
+                    given.text,
+                    coalesce(min(use.place), 1)::integer AS first,
+                    coalesce(max(use.place), 0)::integer AS last,
+                    coalesce(bool_or(use.kind = 'scope' OR (use.is_slow AND NOT use.is_for_retries)), false) AS is_scoped,
+                    coalesce(bool_or(use.is_slow AND use.is_for_retries), false) AS is_retried,
+                    min(use.gate)::integer AS gate,
+                    count(use.place) <= 1
+                        AND coalesce(bool_and(NOT (use.kind = 'scope' OR use.is_slow OR use.is_for_retries)), true) AS is_simple
+                FROM generate_series(1, cardinality(t_options)) AS given (text)
+                FULL JOIN (
+                    SELECT use.*, use.kind = 'rate' AND g_n[use.gate] * 1000000 < 1000 * g_per[use.gate] AS is_slow
+                    FROM unnest(u_text, u_gate, u_kind, u_retries) WITH ORDINALITY
+                        AS use (text, gate, kind, is_for_retries, place)
+                ) AS use ON use.text = given.text
+                GROUP BY given.text
+                ORDER BY given.text
+            ) AS own;
+        END IF;
         -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other. How
         -- many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
         is_simple := is_simple AND NOT is_fair AND NOT is_ruled;
@@ -909,7 +987,6 @@ BEGIN
                 ) AS one
             ) AS gate;
         END IF;
-        plain := (SELECT count(*) FROM unnest(c_plain) AS one WHERE one);
         -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
         IF is_fair THEN
             SELECT
@@ -951,7 +1028,20 @@ BEGIN
         g_free := g_turn;
         l_ended := array_fill(NULL::double precision, ARRAY[cardinality(l_next)]);
         is_again := false;
-        IF is_simple THEN
+        IF is_simple AND plain = 0 AND array_position(c_place, NULL) IS NULL AND (
+            SELECT bool_and(g_kind[wanted.gate] <> 'fifo' AND wanted.number <= g_room[wanted.gate])
+            FROM (SELECT t_gate[text] AS gate, count(*) AS number FROM unnest(c_text[:room]) AS text GROUP BY 1) AS wanted
+            WHERE wanted.gate IS NOT NULL
+        ) THEN
+            -- The gates have room for as many candidates as are wanted.
+            drawn := c_id[:room];
+            drawn_at := c_place[:room];
+            drawn_text := c_text[:room];
+            has_room := true;
+        ELSE
+            has_room := false;
+        END IF;
+        IF is_simple AND NOT has_room THEN
             WITH asked AS MATERIALIZED (
                 SELECT
                     job.number, job.id, job.text, job.is_plain, job.place AS at, t_gate[job.text] AS gate,
@@ -986,6 +1076,8 @@ BEGIN
                 count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
             INTO drawn, drawn_at, drawn_text, plain_places, held, held_at, is_again
             FROM (SELECT * FROM judged ORDER BY judged.number) AS judged;
+        END IF;
+        IF is_simple THEN
             IF has_rate THEN
                 FOR g, number IN
                     SELECT t_gate[text], count(*) FROM unnest(drawn_text) AS text WHERE text > 0 GROUP BY 1
@@ -1312,6 +1404,7 @@ function winch.complete_gated(uuid[],uuid[],jsonb,text,timestamp with time zone,
 
 DECLARE
     at timestamptz;
+    usual date;
     opened text[];
     numbers bigint[];
     has_breaker boolean;
@@ -1340,6 +1433,7 @@ BEGIN
         END);
     END IF;
     at := coalesce(given, clock_timestamp());
+    usual := "winch".drop_on('completed', NULL, at);
     WITH gone AS (
         DELETE FROM "winch".job
         WHERE job.id = ANY (ids)
@@ -1361,9 +1455,10 @@ BEGIN
         )
         SELECT
             id, created_at, run_at, at, fence, version, priority, attempt, crashes, rescues,
-            "winch".drop_on('completed', keep_seconds, at), is_suspect, is_given_id, 'completed', queue, task, args,
-            session, token, claimed_at, expires_at, cancel_requested_at, keep_seconds, max_attempts, tenant, fifo,
-            seq, unique_key, tags, headers, options, progress, checkpoint, log, history,
+            CASE WHEN keep_seconds IS NULL THEN usual ELSE "winch".drop_on('completed', keep_seconds, at) END,
+            is_suspect, is_given_id, 'completed', queue, task, args, session, token, claimed_at, expires_at,
+            cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
+            progress, checkpoint, log, history,
             CASE WHEN results IS NULL THEN complete_gated.result ELSE results ->> id::text END, NULL
         FROM gone
     )
@@ -1494,9 +1589,21 @@ function winch.hand_over(): returns trigger security definer search_path=pg_cata
 
 DECLARE
     taken "winch".offer;
-    word text;
+    room record;
+    has_room boolean := NEW.gate IS NULL;
+    word json;
 BEGIN
     NEW.fence := 0;
+    IF NOT has_room AND EXISTS (
+        SELECT
+        FROM "winch".offer
+        WHERE offer.queue = NEW.queue
+            AND offer.until > clock_timestamp()
+            AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
+    ) THEN
+        room := "winch".room_at_gate(NEW);
+        has_room := room.key IS NOT NULL;
+    END IF;
     DELETE FROM "winch".offer
     WHERE ctid = (
         SELECT offer.ctid
@@ -1506,7 +1613,7 @@ BEGIN
             AND offer.until > clock_timestamp()
             AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
             AND NEW.state = 'ready'
-            AND NEW.gate IS NULL
+            AND has_room
             AND EXISTS (
                 SELECT
                 FROM "winch".queue
@@ -1529,13 +1636,22 @@ BEGIN
     NEW.token := taken.token;
     NEW.session := taken.session;
     NEW.claimed_at := NEW.created_at;
-    word := json_build_array(
-        taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence
-    )::text;
+    IF NEW.gate IS NULL THEN
+        word := json_build_array(taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence);
+    ELSE
+        -- As claim_gated has it. Without `at_once` the permit counts in full.
+        INSERT INTO "winch".permit (gate, job, token, weight, session)
+        VALUES (
+            room.key, NEW.id, CASE WHEN room.weight > 0 THEN taken.token END, room.weight, taken.session
+        );
+        word := json_build_array(
+            taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence, NEW.options
+        );
+    END IF;
     -- A notification has room for 8,000 bytes. The worker looks up what it does not receive.
     PERFORM pg_notify(
         taken.channel,
-        CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
+        CASE WHEN octet_length(word::text) > 7900 THEN json_build_array(taken.token)::text ELSE word::text END
     );
     RETURN NEW;
 END
@@ -1731,7 +1847,7 @@ BEGIN
         FROM "winch".queue
         WHERE queue.name = served_queue;
         CONTINUE WHEN is_paused;
-        -- A claim reads what is set for a queue. Whoever sets it waits for the session's lock. Between tenants turns
+        -- A claim reads the settings of a queue. A change of them waits for the session's lock. Between tenants turns
         -- decide, not sort keys: a claim draws them.
         EXIT WHEN is_ruled OR EXISTS (
             SELECT
@@ -1957,9 +2073,9 @@ BEGIN
     BEGIN
         PERFORM "winch".make_partitions(now);
     EXCEPTION WHEN lock_not_available THEN
-        NULL; -- somebody reads the net for long; there is time until tomorrow
+        NULL; -- another session reads the default partition for long; there is time until tomorrow
     END;
-    -- Jobs that somebody still needs leave the partitions that are about to go. None comes into these any more.
+    -- Jobs that are still needed leave the partitions that are about to go. No more jobs come into these.
     UPDATE "winch".archive
     SET drop_on = utc::date + 2
     WHERE drop_on <= utc::date
@@ -1993,7 +2109,7 @@ BEGIN
                 END IF;
                 EXECUTE format('DROP TABLE %s', part.name);
             EXCEPTION WHEN lock_not_available THEN
-                gone := 0; -- somebody reads the archive for long (a dump); the next call tries again
+                gone := 0; -- another session reads the archive for long (a dump); the next call tries again
             END;
         ELSIF total < most
             -- Only these may hold jobs whose time is over although the partition's day has not come.
@@ -2137,20 +2253,81 @@ BEGIN
     END IF;
     RETURN true;
 END
+function winch.room_at_gate(winch.job): returns record enable_bitmapscan=off, enable_seqscan=off, jit=off, lock_timeout=20ms, plan_cache_mode=force_generic_plan 
+
+#variable_conflict use_column
+DECLARE
+    uses jsonb := job.options::jsonb -> 'gates';
+    use jsonb := uses -> 0;
+    wanted text := use ->> 'key';
+    most bigint;
+    used bigint;
+    takes integer := 0;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed'
+        OR job.tenant IS NOT NULL
+        OR jsonb_array_length(uses) <> 1
+        OR NOT (use ->> 'kind' = 'limit' OR (use ->> 'kind' = 'fifo' AND wanted = 'fifo:' || job.fifo))
+    THEN
+        RETURN;
+    END IF;
+    PERFORM FROM "winch".gate WHERE gate.key = wanted FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        BEGIN
+            INSERT INTO "winch".gate (key) VALUES (wanted) ON CONFLICT DO NOTHING;
+        EXCEPTION WHEN lock_not_available THEN
+            RETURN;
+        END;
+        IF NOT FOUND THEN
+            RETURN; -- another transaction has the row
+        END IF;
+    END IF;
+    IF use ->> 'kind' = 'fifo' THEN
+        IF EXISTS (SELECT FROM "winch".job AS member WHERE member.fifo = job.fifo)
+            OR EXISTS (SELECT FROM "winch".permit WHERE permit.gate = wanted AND permit.token IS NULL)
+        THEN
+            RETURN;
+        END IF;
+    ELSE
+        most := coalesce(
+            (SELECT (limit_set.spec::jsonb ->> 'n')::bigint FROM "winch".limit_set WHERE limit_set.name = use ->> 'name'),
+            (use ->> 'n')::bigint, 0
+        );
+        takes := coalesce((use ->> 'weight')::integer, 1);
+        -- As gate_used has it, which would be planned anew for each job.
+        used := (
+            SELECT coalesce(sum(held.used), 0)
+            FROM (
+                SELECT least(sum(permit.weight), max(permit.at_once)::bigint * max(permit.weight)) AS used
+                FROM "winch".permit
+                WHERE permit.gate = wanted
+                GROUP BY permit.session, permit.at_once
+            ) AS held
+        );
+        IF takes < 1
+            OR used + takes > most
+            OR EXISTS (SELECT FROM "winch".job AS other WHERE other.filed = 'blocked' AND other.gate = wanted)
+        THEN
+            RETURN;
+        END IF;
+    END IF;
+    key := wanted;
+    weight := takes;
+END
 function winch.sort_key(timestamp with time zone,integer): returns bigint immutable
 function winch.stamp(timestamp with time zone): returns text stable
 function winch.still_awaited(text): returns boolean stable 
 
 DECLARE
-    said text := substring(headers FROM '"winch-awaited":"([^"]*)"');
+    awaited text := substring(headers FROM '"winch-awaited":"([^"]*)"');
     flow text := substring(headers FROM '"winch-flow":"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22})"');
 BEGIN
-    IF starts_with(said, 'all:') THEN
-        IF EXISTS (SELECT FROM "winch".waiting WHERE key = left(said, 34)) THEN
+    IF starts_with(awaited, 'all:') THEN
+        IF EXISTS (SELECT FROM "winch".waiting WHERE key = left(awaited, 34)) THEN
             RETURN true;
         END IF;
-    ELSIF said ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN
-        IF EXISTS (SELECT FROM "winch".job WHERE id = said::uuid) THEN
+    ELSIF awaited ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN
+        IF EXISTS (SELECT FROM "winch".job WHERE id = awaited::uuid) THEN
             RETURN true;
         END IF;
     END IF;
@@ -2209,7 +2386,7 @@ DECLARE
     place integer;
     together text;
 BEGIN
-    IF current_setting('winch.told', true) = OLD.headers THEN
+    IF current_setting('winch.noted', true) = OLD.headers THEN
         RETURN NULL;
     END IF;
     place := strpos(OLD.headers, '"winch-awaited":"all:');
@@ -2220,7 +2397,7 @@ BEGIN
             PERFORM "winch".ring(NULL, true);
         END IF;
         IF strpos(OLD.headers, '+job"') = 0 THEN
-            PERFORM set_config('winch.told', OLD.headers, true);
+            PERFORM set_config('winch.noted', OLD.headers, true);
             RETURN NULL;
         END IF;
     END IF;

@@ -55,7 +55,7 @@ LEFT JOIN winch_declared AS latest ON latest.schedule = winch_schedule.name
 CREATE TRIGGER winch_job_event_archive AFTER INSERT ON winch_archive
 BEGIN
     -- The live row is still there. A release hands the attempt back, a finish to a final state does not.
-    -- What others take back is told apart by the entry that each leaves in the history.
+    -- Jobs that others take back differ by the entry that each verb leaves in the history.
     INSERT INTO winch_job_event (job, v, kind, state, token, by_token, session, attempt, at)
     SELECT
         NEW.id,

@@ -84,7 +84,7 @@ def test_every_line_that_the_page_asks_for_has_a_row_and_no_other() -> None:
     assert table.lines() == asked
 
 
-def test_every_line_with_an_aim_says_what_would_close_the_distance() -> None:
+def test_every_row_below_its_aim_names_what_would_close_the_gap() -> None:
     aimed = {spec.line for spec in table.SPECS if not isinstance(spec, table.NeverBehind)}
     assert set(table.CLOSING) == aimed
 
@@ -96,7 +96,7 @@ def test_the_distance_to_an_aim_is_how_many_times_better_it_would_have_to_be() -
     assert row("import winch", {}).to_aim is None
 
 
-def test_what_was_not_measured_is_neither_good_nor_bad() -> None:
+def test_an_unmeasured_row_is_neither_good_nor_bad() -> None:
     for one in table.rows({}):
         assert one.ok is None
         assert one.reason == "winch: not part of this run"
@@ -156,7 +156,7 @@ def test_contenders_take_turns_and_failures_stay_with_their_reason() -> None:
     scenario = Scenario("x", "redis", run, ("huey", "celery", "saq", "rq"))
     nothing = Bench(stores=None, environments={})  # type: ignore[arg-type]  # not reached
     found = run_all(
-        [scenario], nothing, rounds=2, is_quick=False, absent={"rq": "no wheel"}, say=lambda _: None
+        [scenario], nothing, rounds=2, is_quick=False, absent={"rq": "no wheel"}, log=lambda _: None
     )
     assert order == ["winch", "huey", "celery", "saq", "winch", "saq"]
     assert len(found["x"]["winch"].rounds) == 2
@@ -167,7 +167,7 @@ def test_contenders_take_turns_and_failures_stay_with_their_reason() -> None:
     }
 
 
-def test_nobody_waits_for_the_end_of_a_drain_that_crawls_along(tmp_path: Path) -> None:
+def test_a_very_slow_drain_is_cut_short(tmp_path: Path) -> None:
     (tmp_path / "1.count").write_text("5 1 1")
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
@@ -229,8 +229,8 @@ def test_a_run_leaves_json_a_plot_and_a_page(tmp_path: Path) -> None:
     assert both["pg drain"]["winch"].median("rate") == 50_000
     assert both["pg bulk"]["winch"].median("rate") == 9
     assert absent == {"oban": "needs 3.12"}
-    told = report.about_all("2026-01-02", True, about("SQLite 3.40", huey="2"), tmp_path / "results")
-    assert told == about("PostgreSQL 15.1, SQLite 3.40", pgqueuer="1", huey="2")
+    measured = report.about_all("2026-01-02", True, about("SQLite 3.40", huey="2"), tmp_path / "results")
+    assert measured == about("PostgreSQL 15.1, SQLite 3.40", pgqueuer="1", huey="2")
     assert report.with_earlier("2026-01-03", True, later, {}, tmp_path / "results") == (later, {})
     assert report.with_earlier("2026-01-02", False, later, {}, tmp_path / "results") == (later, {})
     # S314 guards against hostile XML; this was just drawn here.
@@ -292,8 +292,8 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert wait_until(has_begun, 30)
     children = root.children(recursive=True)
     run.send_signal(signal.SIGINT)
-    _, told = run.communicate(timeout=30)
-    assert run.returncode == 130, told
-    assert "are gone" in told
+    _, output = run.communicate(timeout=30)
+    assert run.returncode == 130, output
+    assert "are gone" in output
     assert wait_until(lambda: all(is_gone(child) for child in children), 10)
     assert list(tmp_path.iterdir()) == []

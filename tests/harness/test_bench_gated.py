@@ -114,7 +114,7 @@ def test_scenarios_of_one_family_take_turns_in_every_round() -> None:
 
     chosen = [named("a", family="f"), named("b", family="f", rounds=1), named("c")]
     nothing = Bench(stores=None, environments={})  # type: ignore[arg-type]  # not reached
-    run_all(chosen, nothing, rounds=2, is_quick=False, absent={}, say=lambda _: None)
+    run_all(chosen, nothing, rounds=2, is_quick=False, absent={}, log=lambda _: None)
     assert order == ["a", "b", "a", "c", "c"]
 
 
@@ -127,7 +127,7 @@ def test_another_commit_takes_part_in_the_plain_scenarios_alone() -> None:
         at_commit("no-such-commit")
 
 
-def test_what_no_job_noted_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_a_noted_end_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates_kept, "NOTE_SECONDS", 0.1)
     (tmp_path / "7.spans").write_text("0 1 2\n1 2 3\n2 3")  # the last line is still being written
     workers = Workers([], tmp_path, tmp_path / "log")

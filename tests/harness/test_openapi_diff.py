@@ -113,7 +113,7 @@ def other_right(new: Document) -> None:
      no_state, other_type_sent, other_type_answered, null_answered, no_outcome, narrower, no_status,
      no_header, needs_a_parameter, no_parameter, other_default, no_unknown_field, other_right],
 )  # fmt: skip
-def test_what_breaks_a_client_is_found(change: Callable[[Document], None]) -> None:
+def test_changes_that_break_a_client_are_found(change: Callable[[Document], None]) -> None:
     new = copy.deepcopy(FROZEN)
     change(new)
     assert breaks(FROZEN, new) != []
@@ -130,7 +130,7 @@ def more(new: Document) -> None:
     new["paths"][JOBS]["get"]["parameters"].append(parameter)
 
 
-def test_what_is_added_breaks_nothing() -> None:
+def test_additions_break_no_client() -> None:
     new = copy.deepcopy(FROZEN)
     more(new)
     assert breaks(FROZEN, new) == []

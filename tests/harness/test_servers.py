@@ -86,7 +86,7 @@ def test_server_answers_on_tcp_and_on_its_socket(server: PostgresServer) -> None
     assert psutil.Process(server.pid).uids().real != 0
 
 
-def test_commits_are_durable_unless_told_otherwise(shared: PostgresServer) -> None:
+def test_commits_are_durable_by_default(shared: PostgresServer) -> None:
     assert query(shared.url, "SHOW fsync") == "on"
     assert query(shared.url, "SHOW synchronous_commit") == "on"
 
@@ -341,7 +341,7 @@ def test_choice_of_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         find_postgres(str(tmp_path))
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root starts servers as somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root starts servers as another user")
 def test_programs_out_of_the_accounts_reach_are_copied(tmp_path: Path) -> None:
     wheel = wheel_postgres()
     assert wheel is not None
@@ -382,7 +382,7 @@ def test_with_postgres_hands_over_the_url_and_the_exit_code() -> None:
     assert (done.returncode, done.stderr) == (7, "")
 
 
-def test_with_postgres_says_what_it_cannot_run() -> None:
+def test_with_postgres_reports_what_it_cannot_run() -> None:
     done = with_postgres("--", "no-such-command")
     assert (done.returncode, done.stderr) == (
         127,

@@ -54,14 +54,14 @@ def test_a_test_that_fails_again_has_failed(tmp_path: Path, fails: set[int]) -> 
     assert run_failures_again([before]) == [before]
 
 
-def test_many_failures_are_believed(tmp_path: Path) -> None:
+def test_many_failures_are_not_run_again(tmp_path: Path) -> None:
     name = counted(tmp_path, set())
     before = [result((name,) * (MOST_AGAIN - 1)), result((name,) * 2)]
     assert run_failures_again(before) == before
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_is_no_failed_test_is_not_run_again(tmp_path: Path) -> None:
+def test_only_failed_tests_are_run_again(tmp_path: Path) -> None:
     name = counted(tmp_path, set())
     for before in (result((str(tmp_path),)), result((name,), exit_code=NO_TESTS)):
         assert run_failures_again([before]) == [before]

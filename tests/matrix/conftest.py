@@ -56,8 +56,8 @@ def _tenth(store: str) -> set[str]:
 def url_of(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., str]]:
-    """The URL of an empty store by its name; its server is started when first asked for. Redis tells
-    stores apart by `schema`."""
+    """The URL of an empty store by its name; its server is started at first use. On Redis
+    `schema` separates stores."""
     servers: dict[str, str] = {}
     with ExitStack() as stack:
 

@@ -47,7 +47,7 @@ def _all_complete(shape: str) -> dict[int, JobState]:
 @dataclass(frozen=True)
 class Feature:
     """`options` are those of `using(…)` for one call, `task_options` those of the task. `store` stores
-    the pair, `judge` names each promise of the feature that was broken, `ends` says how each call ends,
+    the pair, `judge` names each promise of the feature that was broken, `ends` gives how each call ends,
     `misbehave` is what the handler does besides its work, `alike` is the call whose options all jobs of
     a map or a schedule have.
     """
@@ -96,7 +96,7 @@ def _unique_ends(shape: str) -> dict[int, JobState]:
 
 
 def _one_live(evidence: Evidence) -> Iterator[str]:
-    """The calls after the first found its job. Whether two were ever live, the checker says."""
+    """The calls after the first found its job. The checker decides whether two were ever live."""
     yield from _kept("unique_key", lambda trial: trial.name)(evidence)
     handles = evidence.trial.handles
     if handles and [handle.is_new for handle in handles] != [True] + [False] * (len(handles) - 1):
@@ -249,7 +249,7 @@ def late_queue(shape: str) -> str:
     return f"{LATE}-{shape}" if shape in OUTSIDE else LATE
 
 
-# -- who runs a job ------------------------------------------------------------------------------------
+# -- where a job runs ----------------------------------------------------------------------------------
 
 
 def _ran_outside(queue: str) -> Callable[[Evidence], Iterator[str]]:

@@ -1,4 +1,4 @@
-"""The pairs that Winch refuses, each with the error that says why: the same on every store."""
+"""The pairs that Winch refuses, each with the error that has the reason: the same on every store."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ EXPIRY = 0.5
 
 @dataclass(frozen=True)
 class Played:
-    """What became of each pair on one store, by its name, and what the checker says of them all."""
+    """The end of each pair on one store, by its name, and the verdict of the checker on all."""
 
     evidence: Mapping[str, Evidence]
     verdict: Verdict

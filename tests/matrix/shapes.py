@@ -19,8 +19,8 @@ MEMBER = 1.5
 class Shape:
     """`store(trial, conn)` stores the calls; `judge` names each promise of the shape that was broken.
 
-    `takes_conn`: the shape as a whole can be part of the caller's transaction. `before` says which calls
-    must have ended before a call begins.
+    `takes_conn`: the shape as a whole can be part of the caller's transaction. `before` names the
+    calls that must have ended before a call begins.
     """
 
     name: str

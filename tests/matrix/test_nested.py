@@ -15,7 +15,7 @@ from winch import App, Context, batch, chain, chord, group
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_what_is_inside_a_batch_ends_before_its_callbacks(
+def test_inner_batches_end_before_the_callbacks_of_the_outer_one(
     store: str, url_of: Callable[..., str], tmp_path: Path
 ) -> None:
     app = App(url_of(store, schema="nested"), events="full", poll="100ms")

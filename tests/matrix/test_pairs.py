@@ -45,7 +45,7 @@ def test_a_pair(store: str, pair: str, played: Callable[[str], Played]) -> None:
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_the_run_as_a_whole(store: str, played: Callable[[str], Played]) -> None:
-    """Nothing is broken that belongs to no pair, such as a job that nobody enqueued."""
+    """No rule outside of the pairs is broken, such as a job that was never enqueued."""
     run = played(store)
     own = {str(found) for evidence in run.evidence.values() for found in evidence.violations}
     assert not [str(found) for found in run.verdict.violations if str(found) not in own]

@@ -47,7 +47,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Mark:
-    """A handler began or ended. `role` tells the pair's own calls ("call") from the jobs around them."""
+    """A handler began or ended. `role` is "call" for the pair's own calls."""
 
     kind: Literal["start", "end", "error"]
     role: str

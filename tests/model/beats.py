@@ -1,4 +1,4 @@
-"""What a session says about itself: that it lives, and which of its claims it knows.
+"""The heartbeat of a session: that it lives, and which of its claims it knows.
 
 A claim whose reply was lost is given up by its token, but a worker cannot know all that the store has
 in its name: after a restored backup a job may run again under a token whose finish was answered

@@ -48,6 +48,7 @@ from tests.model.scopes import (
     FIFO_HANDED,
     FIFO_KEY,
     GATE_HOMES,
+    HANDED,
     KEY_MOVES,
     LATE_BEATS,
     LATE_NAMES,
@@ -269,8 +270,8 @@ BROKEN: tuple[Case, ...] = (
     # Waits.
     _wait_breaks("a wait is not looked at when it begins", WaitDesign(wait_is_looked_at=False)),
     _wait_breaks(
-        "an end is told to who is seen waiting",
-        WaitDesign(tells="who is seen waiting", wait_is_looked_at=False),
+        "an end is recorded only for a waiter that was seen",
+        WaitDesign(records="for a seen waiter", wait_is_looked_at=False),
     ),
     _wait_breaks("what is left is counted before the lock", WaitDesign(counts="before the lock")),
     _wait_breaks("keys leave the list before the look is over", WaitDesign(takes_keys="at once")),
@@ -304,9 +305,11 @@ BROKEN: tuple[Case, ...] = (
         TogetherDesign(looks="before the keys"),
     ),
     _together_breaks(
-        "members are counted by a number nobody locks", Rule.SETTLES, TogetherDesign(counts="a number")
+        "members are counted by an unlocked number", Rule.SETTLES, TogetherDesign(counts="a number")
     ),
-    _together_breaks("members are added by who has ended", Rule.EARLY, TogetherDesign(grows="whenever")),
+    _together_breaks(
+        "members are added by a member that has ended", Rule.EARLY, TogetherDesign(grows="whenever")
+    ),
     # Fences that are none.
     _breaks("finish by id", Rule.FINAL, ATTEMPTS, Design(finish_fence="id")),
     _breaks("finish by state (running)", Rule.FOREIGN_RUN, ATTEMPTS, Design(finish_fence="state")),
@@ -465,7 +468,7 @@ BROKEN: tuple[Case, ...] = (
         "makes the first member ready whatever it waits for",
         FIFO_CALLBACK.name,
         Rule.EARLY,
-        partial(explore, FifoModel(FifoDesign(admits="who is first"), FIFO_CALLBACK), (Rule.EARLY,)),
+        partial(explore, FifoModel(FifoDesign(admits="the first member"), FIFO_CALLBACK), (Rule.EARLY,)),
     ),
     *(
         Case(name, FIFO_HANDED.name, rule, partial(explore, FifoModel(design, FIFO_HANDED), (rule,)))
@@ -527,6 +530,18 @@ BROKEN: tuple[Case, ...] = (
         Rule.LIMIT,
         ROWS_GO,
         LimitDesign(when_gone="goes on"),
+    ),
+    _limit_breaks(
+        "a producer hands a job over without the gate's lock",
+        Rule.LIMIT,
+        HANDED,
+        LimitDesign(ends="beside a claim", hands_over="without a lock"),
+    ),
+    _limit_breaks(
+        "a producer counts permits before it has the gate",
+        Rule.LIMIT,
+        HANDED,
+        LimitDesign(ends="beside a claim", hands_over="before the lock"),
     ),
     _at_once_breaks("a session counts once, however many jobs it runs", AtOnceDesign(counts="one")),
     _at_once_breaks(

@@ -43,6 +43,8 @@ from tests.model.scopes import (
     FIFO_KEY,
     FIFO_OF_THREE,
     GATE_HOMES,
+    HANDED,
+    HANDED_ROWS,
     HTTP_BATCHES,
     HTTP_SESSION,
     KEY_MOVES,
@@ -122,6 +124,19 @@ HOLDS: tuple[Case, ...] = (
         )
         for s in (LIMIT_OF_ONE, LIMIT_OF_TWO)
     ),
+    *(
+        Case(
+            "the protocol",
+            s.name,
+            None,
+            partial(
+                explore,
+                LimitModel(LimitDesign(ends="beside a claim", hands_over="after the lock"), s),
+            ),
+            events=("hand-over of job 2 under a takes it", "hand-over of job 2 under a leaves it ready"),
+        )
+        for s in (HANDED, HANDED_ROWS)
+    ),
     Case(
         "the protocol",
         AT_ONCE.name,
@@ -198,7 +213,7 @@ HOLDS: tuple[Case, ...] = (
         MOVES.name,
         None,
         partial(explore, MoveModel(MoveDesign(), MOVES)),
-        ("dies", "nobody hears", "finds the message", "brings the job home", "forgets", "prunes"),
+        ("dies", "reply is lost", "finds the message", "brings the job home", "forgets", "prunes"),
     ),
     Case(
         "the protocol",

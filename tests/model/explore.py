@@ -10,7 +10,7 @@ Two kinds of promises are checked:
   that the first one found has a shortest trace.
 - A *stuck* state is one from which the model can never settle any more without outside help. Steps
   marked as help (a lease that happens to run out under a healthy worker, an operator) are walked but
-  do not count as a way out: a job that only moves on when somebody's process dies is stuck.
+  do not count as a way out: a job that only moves on when a process dies is stuck.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class Model(Protocol[State]):
         ...
 
     def is_settled(self, state: State) -> bool:
-        """Tell whether everything has come to its end."""
+        """Return whether everything has come to its end."""
         ...
 
     def describe(self, state: State) -> str:
-        """Say in a few words what the store holds."""
+        """Describe the store's content in a few words."""
         ...
 
 
@@ -203,7 +203,7 @@ def explore(model: Model[State], watch: Collection[Rule] = frozenset(Rule)) -> R
 def _how_it_ends(model: Model[State], stuck: State) -> list[Line]:
     """Go on from a stuck state to where nothing happens any more, if there is such a place.
 
-    A state is stuck as soon as the mistake is made, often some steps before anybody can see it.
+    A state is stuck as soon as the mistake is made, often some steps before it shows.
     """
     walk = _Walk(stuck)
     for here, state in enumerate(walk.states):

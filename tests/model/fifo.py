@@ -2,7 +2,7 @@
 
 Each verb is walked as the statements of one transaction, as in `gates`: it locks the key's gate, looks
 at the members in a later statement, and commits. A claim that finds it is not its member's turn leaves
-it blocked; whoever ends a member makes the next one ready. A finish may claim the next member itself;
+it blocked; the end of a member makes the next one ready. A finish may claim the next member itself;
 when its reply is lost, no handler runs that member until the worker gives the claim up, and the worker
 repeats the finish without a claim.
 
@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 from tests.model.explore import Rule, Step
 from tests.model.store import FINAL
 
-NOBODY = -1
+NONE = -1
 UNREAD = -2
 CALLBACK = 1
 
@@ -28,7 +28,7 @@ CALLBACK = 1
 class FifoDesign:
     """The defaults are the protocol."""
 
-    # Who locks the gate's row: all, or those who claim but not those who end a member.
+    # Which verbs lock the gate's row: all, or claims but not the ends of members.
     locks: Literal["all", "claims"] = "all"
     reads: Literal["after the lock", "with the lock"] = "after the lock"
     # How long a member that has started keeps the turn.
@@ -36,7 +36,7 @@ class FifoDesign:
     # What the order of a key is: numbers that only grow, or the moment of the enqueue and then the id.
     order: Literal["by number", "by moment and id"] = "by number"
     # Which first member is made ready: one that waits at the gate, or any that is blocked.
-    admits: Literal["who waits at the gate", "who is first"] = "who waits at the gate"
+    admits: Literal["a waiter at the gate", "the first member"] = "a waiter at the gate"
     # Which ends claim the next member.
     goes_on: Literal["after a final member", "after any end"] = "after a final member"
     # What a repeated finish does, which the store has answered before.
@@ -75,7 +75,7 @@ class Verb(NamedTuple):
 class FifoState(NamedTuple):
     states: tuple[str, ...]
     numbers: tuple[int, ...]
-    turn: int = NOBODY
+    turn: int = NONE
     under_way: tuple[Verb, ...] = ()
     failures: int = 0
     rescues: int = 0
@@ -101,7 +101,7 @@ BEGINS: dict[str, tuple[str, ...]] = {
 
 
 class FifoModel:
-    """Members 1, 2, … of one key, stored in that order, claimed and ended by anybody at any time."""
+    """Members 1, 2, … of one key, stored in that order, claimed and ended by any worker at any time."""
 
     def __init__(self, design: FifoDesign, scope: FifoScope) -> None:
         self.design = design
@@ -130,8 +130,8 @@ class FifoModel:
 
     def describe(self, state: FifoState) -> str:
         words = ", ".join(f"job {n + 1} {word}" for n, word in enumerate(state.states))
-        turn = "nobody" if state.turn == NOBODY else f"job {state.turn + 1}"
-        return f"{words}; the turn has {turn}"
+        turn = "no job" if state.turn == NONE else f"job {state.turn + 1}"
+        return f"{words}; the turn belongs to {turn}"
 
     def steps(self, state: FifoState) -> FifoSteps:
         busy = {verb.member for verb in state.under_way}
@@ -228,13 +228,13 @@ class FifoModel:
             yield Step(f"{after.label}; the reply is lost", unanswered)
 
     def _read(self, state: FifoState, verb: Verb) -> int:
-        """For a claim whose turn it is; else the next who waits, once this member is out of the way."""
-        if verb.name == "claim" and state.turn != NOBODY:
+        """For a claim, the member whose turn it is; else the next one that waits, this one aside."""
+        if verb.name == "claim" and state.turn != NONE:
             return state.turn
         live = [n for n, word in enumerate(state.states) if word not in (*FINAL, "unstored")]
         if verb.name != "claim":
             live = [n for n in live if n != verb.member]
-        return min(live, key=lambda n: (state.numbers[n], -n), default=NOBODY)  # ids descend
+        return min(live, key=lambda n: (state.numbers[n], -n), default=NONE)  # ids descend
 
     def _commit(self, state: FifoState, verb: Verb) -> Step[FifoState]:
         number = verb.member
@@ -258,22 +258,22 @@ class FifoModel:
         is_over = word[verb.name] in FINAL
         turn = state.turn
         if turn == number and (is_over or self.design.turn_ends == "with its claim"):
-            turn = NOBODY
+            turn = NONE
         label = f"{verb} commits"
-        is_free = turn == NOBODY and (is_over or self.design.turn_ends == "with its claim")
-        held = ("blocked",) if self.design.admits == "who waits at the gate" else ("blocked", "waiting")
-        if is_free and verb.first != NOBODY and states[verb.first] in held:
+        is_free = turn == NONE and (is_over or self.design.turn_ends == "with its claim")
+        held = ("blocked",) if self.design.admits == "a waiter at the gate" else ("blocked", "waiting")
+        if is_free and verb.first != NONE and states[verb.first] in held:
             states = _changed(states, verb.first, "ready")
             label += f" and makes job {verb.first + 1} ready"
         claims = verb.name == "finish and claim"
         if self.scope.hands_on and self.design.goes_on == "after any end" and verb.name == "fail":
             claims = is_free = True
-        if claims and is_free and verb.first != NOBODY and states[verb.first] == "ready":
+        if claims and is_free and verb.first != NONE and states[verb.first] == "ready":
             states = _changed(states, verb.first, "running")
             label += f" and claims job {verb.first + 1}"
             turn = verb.first
-        if self.design.turn_ends == "with its claim" and turn == NOBODY and not is_over:
-            # Whoever waits may start: nobody remembers that this one has begun.
+        if self.design.turn_ends == "with its claim" and turn == NONE and not is_over:
+            # The next member may start: no row records that this one has begun.
             return Step(label, state._replace(states=states, turn=verb.first))
         return Step(label, state._replace(states=states, turn=turn))
 

@@ -1,7 +1,7 @@
 """Gates: a limit on what runs at once, and the callback of a batch.
 
 Both promises are about several rows at a time, and READ COMMITTED promises nothing about several rows.
-Each verb is walked as the statements of one transaction, and nobody sees its writes before the last
+Each verb is walked as the statements of one transaction, and its writes are invisible before the last
 one, which is also its commit. A statement that waits for a lock keeps the snapshot from before the
 wait; so a design that reads in the same statement as it locks takes its reading in an earlier step. A
 verb that would only wait has no step until the lock is free.
@@ -21,6 +21,8 @@ from tests.model.explore import Rule, Step
 from tests.model.store import FINAL
 
 UNREAD = -1
+# A hand-over is of a producer, whose job is stored as claimed.
+TAKERS = ("claim", "hand-over")
 
 
 class Claim(NamedTuple):
@@ -51,7 +53,7 @@ class Transaction(NamedTuple):
     claim: Claim
     has_gate: bool = False
     has_job: bool = False
-    read: int = UNREAD  # permits, unfinished members, or who waits
+    read: int = UNREAD  # permits, unfinished members, or the waiting job
     row: int = 0  # the gate's row that it waits for or has, where rows are removed
     is_sharing: bool = False  # its lock of the gate lets an end, or one claim, go on beside it
     before: int = UNREAD  # permits when it first counted them
@@ -84,7 +86,7 @@ def _is_gate_locked(under_way: Transactions, by: Transaction | None = None) -> b
         and not (
             by is not None
             and other.is_sharing
-            and (by.verb == "finish" or (by.verb == "claim" and other.verb == "finish"))
+            and (by.verb == "finish" or (by.verb in TAKERS and other.verb == "finish"))
         )
         for other in under_way
     )
@@ -101,7 +103,7 @@ def _is_job_locked(under_way: Transactions, number: int) -> bool:
 class LimitDesign:
     """The defaults are the protocol."""
 
-    # Who locks the gate's row first: all, those who take a permit but not those who return one, none.
+    # Which verbs lock the gate's row first: all, only those that take a permit, or none.
     locks: Literal["all", "takers", "none"] = "all"
     reads: Literal["after the lock", "with the lock"] = "after the lock"
     # Whether a permit goes with the claim it was given to, or with whatever finish names the job.
@@ -113,6 +115,9 @@ class LimitDesign:
     blocks: Literal["alone, counted again", "alone", "beside ends"] = "alone, counted again"
     # What a transaction does that has waited for the gate's row, when the row is gone after the wait.
     when_gone: Literal["locks again", "goes on"] = "locks again"
+    # How a producer counts permits for a job that it stores as claimed. It waits for no lock: instead of
+    # that, and where the gate is closed, it stores the job as ready.
+    hands_over: Literal["no", "after the lock", "before the lock", "without a lock"] = "no"
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,7 @@ class LimitScope:
     resends: int = 1
     restarts: int = 0
     removes: bool = False  # the end of the last claim removes the gate's row
+    unstored: int = 0  # of the jobs: a producer is about to store them
 
 
 class LimitState(NamedTuple):
@@ -143,14 +149,15 @@ LimitSteps = Iterator[Step[LimitState]]
 
 
 class LimitModel:
-    """Jobs of one key with a limit, claimed, finished and rescued by anybody at any time."""
+    """Jobs of one key with a limit, claimed, finished and rescued by any process at any time."""
 
     def __init__(self, design: LimitDesign, scope: LimitScope) -> None:
         self.design = design
         self.scope = scope
 
     def initial(self) -> LimitState:
-        return LimitState(jobs=(Row(),) * self.scope.jobs)
+        unstored = (Row("unstored"),) * self.scope.unstored
+        return LimitState(jobs=(Row(),) * (self.scope.jobs - self.scope.unstored) + unstored)
 
     def is_settled(self, state: LimitState) -> bool:
         return all(row.state == "completed" for row in state.jobs)
@@ -171,9 +178,12 @@ class LimitModel:
         yield from self._beginnings(state)
         for transaction in dict.fromkeys(state.under_way):
             others = state._replace(under_way=_removed(state.under_way, transaction))
+            if transaction.verb == "hand-over":
+                ready = _changed(state.jobs, transaction.claim.job, Row())
+                yield Step(f"{transaction} leaves it ready", others._replace(jobs=ready))
             yield from self._proceed(others, transaction)
         if state.restarts < self.scope.restarts and state.under_way:
-            # Workers send an unanswered finish again; nobody is left of a claim or a rescue.
+            # Workers send an unanswered finish again; the process of a claim or a rescue is gone.
             unanswered = [t.claim for t in state.under_way if t.verb == "finish"]
             yield Step(
                 "the store restarts; transactions under way roll back",
@@ -189,6 +199,11 @@ class LimitModel:
         claims = [t.claim for t in state.under_way if t.verb == "claim"]
         rescues = [t.claim for t in state.under_way if t.verb == "rescue"]
         for number, row in enumerate(state.jobs):
+            if row.state == "unstored" and not any(t.claim.job == number for t in state.under_way):
+                ready = _changed(state.jobs, number, Row())
+                yield Step(f"job {number + 1} is stored", state._replace(jobs=ready))
+                if self.design.hands_over != "no":
+                    yield from self._proceed(state, Transaction("hand-over", Claim(number, 1)))
             # Two claims of one job at a time add nothing: the second passes over the locked row.
             claim = Claim(number, row.token + 1)
             if row.state == "ready" and len(claims) < self.scope.claims and claim not in claims:
@@ -203,7 +218,7 @@ class LimitModel:
             runs = tuple(run for run in state.runs if run != claim)
             yield from self._proceed(state._replace(runs=runs), finish)
             if state.resends < self.scope.resends:
-                # The run stays where it is: it hears nothing and will send its finish again.
+                # The run stays where it is: it gets no answer and will send its finish again.
                 yield from self._proceed(state._replace(resends=state.resends + 1), finish)
 
     def _proceed(self, state: LimitState, transaction: Transaction) -> LimitSteps:
@@ -213,9 +228,11 @@ class LimitModel:
             under_way = _added(state.under_way, after)
             return Step(f"{transaction} {label}", state._replace(under_way=under_way))
 
-        is_taker = transaction.verb == "claim"
+        is_taker = transaction.verb in TAKERS
         number = transaction.claim.job
-        if self.design.reads == "with the lock" and transaction.read == UNREAD:
+        is_handed = transaction.verb == "hand-over"
+        reads_first = is_handed and self.design.hands_over == "before the lock"
+        if (self.design.reads == "with the lock" or reads_first) and transaction.read == UNREAD:
             count = self._read(state, transaction)
             yield then("begins, its snapshot taken", transaction._replace(read=count))
             return
@@ -225,11 +242,12 @@ class LimitModel:
                 yield then("locks the job", transaction._replace(has_job=True))
             return
         locks = self.design.locks == "all" or (self.design.locks == "takers" and is_taker)
+        locks = locks and not (is_handed and self.design.hands_over == "without a lock")
         if locks and not transaction.has_gate and self.scope.removes:
             yield from self._lock_row(state, transaction)
             return
         if locks and not transaction.has_gate:
-            is_sharing = self.design.ends == "beside a claim" and transaction.verb in ("claim", "finish")
+            is_sharing = self.design.ends == "beside a claim" and transaction.verb in (*TAKERS, "finish")
             if not _is_gate_locked(state.under_way, transaction if is_sharing else None):
                 yield then("locks the gate", transaction._replace(has_gate=True, is_sharing=is_sharing))
             return
@@ -238,10 +256,12 @@ class LimitModel:
             if is_taker:
                 found = f"counts {count} permit(s)"
             else:
-                found = f"finds job {count} waiting" if count else "finds nobody waiting"
+                found = f"finds job {count} waiting" if count else "finds no job waiting"
             yield then(found, transaction._replace(read=count))
             return
         is_closed = is_taker and transaction.read >= self.scope.limit
+        if is_closed and is_handed:
+            return  # it has left it ready
         if is_closed and transaction.is_sharing and self.design.blocks != "beside ends":
             if not _is_gate_locked(state.under_way):
                 counted = self.design.blocks == "alone"
@@ -284,8 +304,10 @@ class LimitModel:
             yield then("makes the gate's row", made, transaction._replace(row=made.row, has_gate=True))
 
     def _read(self, state: LimitState, transaction: Transaction) -> int:
-        """Count the permits to take one; to return one, find who waits (0: nobody)."""
-        if transaction.verb == "claim":
+        """Count the permits to take one; to return one, find the waiting job (0: none)."""
+        if transaction.verb == "hand-over" and any(row.state == "blocked" for row in state.jobs):
+            return self.scope.limit  # it does not go before a job that waits
+        if transaction.verb in TAKERS:
             return len(state.permits)
         waiting = [n for n, row in enumerate(state.jobs) if row.state == "blocked"]
         return waiting[0] + 1 if waiting else 0
@@ -293,7 +315,8 @@ class LimitModel:
     def _take(self, state: LimitState, transaction: Transaction) -> Step[LimitState]:
         claim = transaction.claim
         row = state.jobs[claim.job]
-        if row.state != "ready" or row.token + 1 != claim.token:
+        before = "unstored" if transaction.verb == "hand-over" else "ready"
+        if row.state != before or row.token + 1 != claim.token:
             return Step(f"{transaction} finds it gone", state)
         if transaction.read >= self.scope.limit:
             blocked = _changed(state.jobs, claim.job, row._replace(state="blocked"))
@@ -341,8 +364,8 @@ class BatchDesign:
     """The defaults are the protocol."""
 
     locks_gate: bool = True  # without: each finisher counts rows, and there is no number to lock
-    # When the members are counted. Its own row must be locked by then: whoever adds a member holds a
-    # lock on the row of the member that adds it.
+    # When the members are counted. Its own row must be locked by then: an addition holds a
+    # lock on the row of the member that adds.
     recounts: Literal["after its own write", "before its own write", "with the lock"] = (
         "after its own write"
     )

@@ -1,9 +1,10 @@
 """The hand-over: a job moves from its shard to home as it runs or waits, through any failure of either.
 
 Three scripts, each atomic in its part: `depart` takes the job out of the shard and keeps all of it as a
-message; `arrive` makes it at home what it was in the shard, once; `forget` removes the message. Whoever
-finds the message goes on. Each part has a replica that follows, and a failover sets the part back to
-what the replica has. A worker holds the job's claim all the while and sends its finish at any moment.
+message; `arrive` makes it at home what it was in the shard, once; `forget` removes the message. A
+process that finds the message goes on. Each part has a replica that follows, and a failover sets the
+part back to what the replica has. A worker holds the job's claim all the while and sends its finish at
+any moment.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class MoveScope:
     deaths: int = 1
     shard_failovers: int = 0
     home_failovers: int = 0
-    # Whether the job waits, and whoever claims it runs it where it is then.
+    # Whether the job waits, so that a claim runs it where it is then.
     is_waiting: bool = False
 
 
@@ -91,7 +92,9 @@ class MoveModel:
 
     def steps(self, state: MoveState) -> Steps:
         for number, mover in enumerate(state.movers):
-            if mover not in state.movers[:number]:  # which of several alike goes on tells nothing
+            if (
+                mover not in state.movers[:number]
+            ):  # which of several equal ones goes on makes no difference
                 yield from self._move(state, number, mover)
         if state.on_its_way:
             yield from self._land(state)
@@ -99,7 +102,7 @@ class MoveModel:
         yield from self._replicas(state)
         yield from self._others(state)
 
-    # -- those who move ----------------------------------------------------------------------------
+    # -- movers ------------------------------------------------------------------------------------
 
     def _move(self, state: MoveState, number: int, mover: str) -> Steps:
         if mover == "idle":
@@ -107,7 +110,7 @@ class MoveModel:
                 shard = "leaving" if self.design.departs == "moves" else "there"
                 yield Step("the job departs", self._as(state, number, "departed")._replace(shard=shard))
             elif state.shard == "leaving":
-                yield Step("somebody finds the message", self._as(state, number, "departed"))
+                yield Step("a process finds the message", self._as(state, number, "departed"))
             return
         if state.deaths < self.scope.deaths:
             dead = self._as(state, number, "idle")
@@ -153,7 +156,7 @@ class MoveModel:
         if movers:
             heard = self._as(landed, movers[0], "arrived")
             yield Step("the job arrives", heard, breaches=breaches)
-        yield Step("the job arrives, and nobody hears of it", landed, breaches=breaches)
+        yield Step("the job arrives, and the reply is lost", landed, breaches=breaches)
 
     @staticmethod
     def _as(state: MoveState, number: int, mover: str) -> MoveState:
@@ -195,7 +198,10 @@ class MoveModel:
         is_live = state.home not in ENDED and state.shard != "done"
         breaches = (Rule.REFUSED,) if is_live else ()
         return Step(
-            "finish is told that its claim is lost", state._replace(worker="lost"), False, breaches
+            "finish gets the answer that its claim is lost",
+            state._replace(worker="lost"),
+            False,
+            breaches,
         )
 
     # -- the world around --------------------------------------------------------------------------

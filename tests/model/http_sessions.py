@@ -221,12 +221,12 @@ class HttpModel:
             return
         if request.session != state.live:
             yield Step(
-                f"a {request.kind} finds its session ended", self._said(after, request, is_ended=True)
+                f"a {request.kind} finds its session ended", self._reply(after, request, is_ended=True)
             )
         elif request.kind == "beat":
             claimed = {(job, token) for job, token in enumerate(state.jobs) if token > 0}
             unlisted = frozenset(claimed - request.runs) if self.design.lists else frozenset()
-            yield Step("a heartbeat is answered", self._said(after, request, unlisted))
+            yield Step("a heartbeat is answered", self._reply(after, request, unlisted))
         else:
             # The others may become ready a moment later.
             ready = [job for job, token in enumerate(state.jobs) if token == 0][: self.scope.slots]
@@ -238,7 +238,7 @@ class HttpModel:
         jobs = tuple(request.token if job in ready else token for job, token in enumerate(state.jobs))
         runs = frozenset((job, request.token) for job in ready)
         words = f"a claim takes {len(ready)} jobs"
-        return Step(words, self._said(state._replace(jobs=jobs), request, runs), breaches=breaches)
+        return Step(words, self._reply(state._replace(jobs=jobs), request, runs), breaches=breaches)
 
     def _finished(self, state: HttpState, after: HttpState, request: Request) -> Step[HttpState]:
         to = -1 if request.kind == "finish" else 0
@@ -253,10 +253,10 @@ class HttpModel:
             rest = request._replace(kind="claim after finish")
             after = after._replace(requests=after.requests | {rest})
         else:
-            after = self._said(after, request)
+            after = self._reply(after, request)
         return Step(f"a {request.kind} takes", after, breaches=breaches)
 
-    def _said(
+    def _reply(
         self,
         state: HttpState,
         request: Request,

@@ -1,8 +1,8 @@
 """Claims by the hundred on PostgreSQL: what they leave out of the rows, and how it is found again.
 
 Such a claim leaves its jobs filed as ready, where the index of ready jobs has them, and writes one row,
-the lease, that names them all. Who looks for live claims finds a job that is filed as running, or one
-that is named by the lease of its token. The finish goes to the places of the rows that the claim told,
+the lease, that names them all. A read of live claims finds a job that is filed as running, or one
+that is named by the lease of its token. The finish goes to the places of the rows that the claim gave,
 and counts the lease down; `rescue` removes leases, and files what runs for long.
 
 A place belongs to one row at a time. Every write moves a row to another place, and a place that was left
@@ -26,11 +26,11 @@ class LeaseDesign:
 
     # What a claim takes: rows that are ready, or all that the index of ready jobs has.
     takes: Literal["ready", "filed as ready"] = "ready"
-    # What a finish compares at the place it was told: the job and the token, or nothing.
+    # What a finish compares at its place: the job and the token, or nothing.
     at_the_place: Literal["job and token", "nothing"] = "job and token"
     # When a finish counts the lease down: where the whole call took, or always.
     counts_down: Literal["whole call", "every call"] = "whole call"
-    # When a lease may go although its count says that something runs: nothing does, or it is old.
+    # When a lease may go although its count is above zero: no job runs, or it is old.
     removes: Literal["nothing runs", "old"] = "nothing runs"
     # Whether a row is filed as running by the token it has under the lock, or as it was read before.
     files: Literal["under the lock", "as read"] = "under the lock"
@@ -76,10 +76,10 @@ class LeaseState(NamedTuple):
     leases: tuple[Lease, ...] = ()
     held: tuple[
         tuple[tuple[int, int], ...], ...
-    ] = ()  # by claim: jobs and places, as its worker was told
+    ] = ()  # by claim: jobs and places, as its worker got them
     dead: tuple[int, ...] = ()
     sent: tuple[Finish, ...] = ()
-    filing: tuple[tuple[int, int], ...] = ()  # jobs and tokens that somebody is about to file
+    filing: tuple[tuple[int, int], ...] = ()  # jobs and tokens that a sweep is about to file
     writes: int = 0
     resends: int = 0
 
@@ -151,7 +151,7 @@ class LeaseModel:
             # Fresh workers from outside of the scope see the rest through.
             first = state.rows[free[0]]
             if first is not None and first.state == "ready":
-                yield Step("somebody else runs a job", state.with_row(free[0], None))
+                yield Step("another worker runs a job", state.with_row(free[0], None))
             return
         token = len(state.held) + 1
         for chosen, is_batch in [(free, True), (free[:1], False)]:
@@ -261,7 +261,7 @@ class LeaseModel:
                     for job, row in zip(lease.jobs, rows, strict=True)
                     if row is not None and row.token == lease.token and row.filed == "ready"
                 ]
-                yield Step("somebody looks for what runs long", state._replace(filing=tuple(chosen)))
+                yield Step("a sweep looks for long runs", state._replace(filing=tuple(chosen)))
         if state.filing:
             after = state._replace(filing=())
             for job, token in state.filing:
@@ -297,7 +297,7 @@ def _counted_down(state: LeaseState, token: int, number: int) -> LeaseState:
 
 
 def _let_go(state: LeaseState, token: int, jobs: list[int]) -> LeaseState:
-    """The worker has heard of the end of these."""
+    """The worker has the answers to the ends of these."""
     held = list(state.held)
     held[token - 1] = tuple(pair for pair in held[token - 1] if pair[0] not in jobs)
     return state._replace(held=tuple(held))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.model import store as rows
 from tests.model.explore import Step
-from tests.model.store import NOBODY, Session, Store, Write
+from tests.model.store import NONE, Session, Store, Write
 from tests.model.world import NO_WRITE, OUTSIDE, Part, Steps, Worker, World, name
 
 
@@ -24,7 +24,7 @@ class Newcomers(Part):
         if world.draws == self.scope.draws or not (alive or can_start):
             for number, job in enumerate(world.store.jobs):
                 if job.state == "ready":
-                    claimed = rows.claimed(job, OUTSIDE, NOBODY, 0, OUTSIDE, job.fence)
+                    claimed = rows.claimed(job, OUTSIDE, NONE, 0, OUTSIDE, job.fence)
                     write = Write(number, OUTSIDE, claimed.attempt, OUTSIDE)
                     yield Step(
                         f"a fresh worker claims job {number + 1} and completes it",
@@ -68,7 +68,7 @@ class Faults(Part):
         for number, session in enumerate(world.store.sessions):
             if session is None or session.is_ended or session.is_lapsed:
                 continue
-            # The lease of an idle session with nothing on its way matters to nobody.
+            # The lease of an idle session with nothing on its way has no effect.
             if world.store.running(number) or any(m.session == number for m in world.net):
                 lapsed = world.store.with_session(number, session._replace(is_lapsed=True))
                 yield Step(

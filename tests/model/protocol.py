@@ -2,8 +2,8 @@
 
 **Messages.** A worker sends a request and waits. The request is applied to the store at some later
 step. If the worker is still waiting, it gets the answer in that same step; if it has stopped waiting
-(a timeout), nobody does. This covers every loss: a reply that is lost is a request applied after the
-timeout, a request that is lost is one never applied, a slow one is applied much later. A stopped
+(a timeout), the answer is lost. This covers every loss: a reply that is lost is a request applied after
+the timeout, a request that is lost is one never applied, a slow one is applied much later. A stopped
 process (SIGSTOP, a long pause) is one whose steps do not come for a while.
 
 **Statements.** A verb of several statements in one transaction is walked statement by statement where
@@ -19,7 +19,7 @@ comparison of two times (which claims are older than a beat) is kept as ranks.
 that is ready when the draws are used up is taken by a fresh worker from outside of the scope, so
 "can still reach a final state" means just that.
 
-The parties: `workers` (claim, run, finish, give up), `beats` (what a session says about itself),
+The parties: `workers` (claim, run, finish, give up), `beats` (the heartbeat of a session),
 `requests` (how the store applies claim, finish and release), `rescuers` (rescue, end_session, the sweep
 of orphans), `outside` (new workers, operators, faults).
 """
@@ -95,7 +95,7 @@ class ProtocolModel:
 
 
 def changes_final(world: World, step: Step[World]) -> bool:
-    """Tell whether a step other than an operator's, or a restored backup, changes a final job."""
+    """Return whether a step other than an operator's, or a restored backup, changes a final job."""
     return not step.is_help and any(
         before.is_final and before != after
         for before, after in zip(world.store.jobs, step.state.store.jobs, strict=True)

@@ -38,7 +38,7 @@ class RuleScope:
     jobs: int = 3
     claimers: int = 2
     n: int = 1
-    # Whether who sets it may die half way, and nobody repeats it.
+    # Whether the setter may die half way, without a repeat.
     setter_dies: bool = False
 
 
@@ -86,12 +86,12 @@ class RuleModel:
                 back = "ready" if job == "running" else "at home"
                 yield Step("a job is given back", self._with(state, place, back), is_help=True)
 
-    # -- who sets the number -----------------------------------------------------------------------
+    # -- the setter of the number ------------------------------------------------------------------
 
     def _set(self, state: RuleState) -> Steps:
         is_home_first = self.design.first == "home"
         if self.scope.setter_dies and state.setter in ("half", "moving"):
-            yield Step("who sets it dies", state._replace(setter="dead"))
+            yield Step("the setter dies", state._replace(setter="dead"))
         if state.setter == "idle":
             half = state._replace(setter="half")
             if is_home_first:

@@ -66,7 +66,7 @@ class Requests(Part):
             breaches.append(Rule.DEAD_SESSION)
         if any(token == claim.token for token, _ in world.landed):
             breaches.append(Rule.REPEATED)
-        # A draw that lands a second time is a claim of its own, whatever its token says.
+        # A draw that lands a second time is a claim of its own, whatever its token.
         is_first = all(draw != claim.draw for _, draw in world.landed)
         ghost = claim.draw if is_first else claim.draw + 10
         fence = 0
@@ -89,7 +89,7 @@ class Requests(Part):
         """Answer a claim with a job that runs under its token."""
         label = f"the claim with {letter(claim.token)} takes job {number + 1}"
         if not claim.is_awaited:
-            return Step(f"{label}; nobody hears the reply", world)
+            return Step(f"{label}; the reply is lost", world)
         job = world.store.jobs[number]
         write = Write(number, claim.token, job.attempt, job.claim)
         held = world.workers[claim.session].idle()._replace(phase="held", write=write)
@@ -150,7 +150,7 @@ class Requests(Part):
     def _answer(self, world: World, finish: Message, answer: Answer) -> Step[World]:
         after = world.without(finish)
         if not finish.is_awaited:
-            return Step(f"{_of(finish)} is answered {answer}, which nobody hears", after)
+            return Step(f"{_of(finish)} is answered {answer}, and the reply is lost", after)
         breach = rows.answer_breach(world.store.jobs[finish.write.job], finish.write, answer)
         idle = after.workers[finish.session].idle()
         return Step(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tests.model import store as rows
 from tests.model.explore import Rule, Step
-from tests.model.store import NOBODY
+from tests.model.store import NONE
 from tests.model.world import Message, Part, Steps, World, name
 
 OVERLAPPING_SWEEPS = 2
@@ -46,10 +46,10 @@ class Rescuers(Part):
             jobs = tuple(world.store.running(number))
             seen = f"its snapshot holds {len(jobs)} job(s) of it"
             begun = world.sending(message._replace(jobs=jobs))
-            yield Step(f"{_who(message)} begins to end {name(number)}; {seen}", begun)
+            yield Step(f"{_sender(message)} begins to end {name(number)}; {seen}", begun)
         elif by_statement and self._trusts_old_lease(message):
             yield Step(
-                f"{_who(message)} reads that the lease of {name(number)} has passed",
+                f"{_sender(message)} reads that the lease of {name(number)} has passed",
                 world.sending(message),
             )
         else:
@@ -72,7 +72,7 @@ class Rescuers(Part):
         is_over = session is None or session.is_ended
         if is_over or (is_extended and not self._trusts_old_lease(message)):
             done = world.without(message)
-            yield Step(f"{_who(message)} finds nothing to end in {name(number)}", done)
+            yield Step(f"{_sender(message)} finds nothing to end in {name(number)}", done)
             return
         holders = [world.has_holder(world.store.jobs[n]) for n in world.store.running(number)]
         breaches = (Rule.TAKEN,) if is_extended and any(holders) else ()
@@ -80,7 +80,7 @@ class Rescuers(Part):
         if "rescue" in self.scope.statements and reads_later:
             ends = " and ends it (not committed yet)" if self.design.rescue_ends_session else ""
             yield Step(
-                f"{_who(message)} locks {name(number)}{ends}",
+                f"{_sender(message)} locks {name(number)}{ends}",
                 world.swap(message, message._replace(stage=1)),
                 breaches=breaches,
             )
@@ -91,7 +91,7 @@ class Rescuers(Part):
         """Take the session's running jobs and commit."""
         number = message.session
         session = world.store.sessions[number]
-        assert session is not None  # nobody but a restored backup makes it unknown
+        assert session is not None  # only a restored backup makes it unknown
         jobs = world.store.running(number)
         if self.design.rescue_reads_jobs == "before the lock" and "rescue" in self.scope.statements:
             jobs = [n for n in jobs if n in message.jobs]
@@ -109,7 +109,7 @@ class Rescuers(Part):
             if taken != jobs:
                 what = "passes over its job, whose row is locked"
             yield Step(
-                f"{_who(message)} {ends} {name(number)} and {what}",
+                f"{_sender(message)} {ends} {name(number)} and {what}",
                 after._replace(store=after.store.with_session(number, swept)),
                 breaches=breaches,
             )
@@ -131,7 +131,7 @@ class Rescuers(Part):
             seen = tuple(world.store.jobs[n].token for n in orphans)
         else:
             seen = tuple(n for n in range(len(world.workers)) if world.store.is_live(n))
-        sweep = Message("sweep", NOBODY, stage=1, seen=seen, jobs=tuple(orphans))
+        sweep = Message("sweep", NONE, stage=1, seen=seen, jobs=tuple(orphans))
         yield self._finish_sweep(world.sending(sweep), sweep)
         under_way = sum(message.kind == "sweep" for message in world.net)
         if "sweep" in self.scope.statements and under_way < OVERLAPPING_SWEEPS:
@@ -160,5 +160,5 @@ class Rescuers(Part):
         )
 
 
-def _who(message: Message) -> str:
+def _sender(message: Message) -> str:
     return "a sweeper" if message.kind == "rescue" else "the supervisor"

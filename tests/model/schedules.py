@@ -1,4 +1,4 @@
-"""Schedules: a window gets its job once, whoever ticks, dies, or has another time.
+"""Schedules: a window gets its job once, whatever ticks, dies, or has a wrong clock.
 
 A ticker reads the last window that was dealt with, and later changes the schedule by it. Between the two
 anything may happen: others tick, time passes, it dies and starts anew. The protocol decides under the
@@ -7,7 +7,7 @@ lock of the schedule's row, so one step is one transaction; a design that takes 
 A backfill reads which past windows have no job, and later stores jobs for them, in batches of one window
 each. It dies and is repeated like a ticker. A window that has its job by then gets no other, and a tick
 does the same for a window that a backfill was first to deal with. The run of a window may be forgotten
-once it is old; its job tells, too.
+once it is old; its job is proof, too.
 """
 
 from __future__ import annotations
@@ -95,60 +95,62 @@ class ScheduleModel:
         if self.scope.forgets and state.runs and state.runs[0]:
             yield Step("the oldest run is forgotten", state._replace(runs=(False, *state.runs[1:])))
         for number, ticker in enumerate(state.tickers):
-            who = f"ticker {number + 1}"
+            actor = f"ticker {number + 1}"
             if (ticker.owes or ticker.since >= 0) and state.deaths < self.scope.deaths:
                 dead = self._with(state, number, Ticker())
-                yield Step(f"{who} dies", dead._replace(deaths=state.deaths + 1))
+                yield Step(f"{actor} dies", dead._replace(deaths=state.deaths + 1))
             if ticker.owes:
-                yield self._second_half(state, number, ticker, who)
+                yield self._second_half(state, number, ticker, actor)
             elif ticker.since < 0:
-                yield Step(f"{who} reads", self._with(state, number, Ticker(state.last)))
+                yield Step(f"{actor} reads", self._with(state, number, Ticker(state.last)))
             else:
-                yield self._tick(state, number, ticker, who)
+                yield self._tick(state, number, ticker, actor)
 
-    def _tick(self, state: ScheduleState, number: int, ticker: Ticker, who: str) -> Step[ScheduleState]:
+    def _tick(
+        self, state: ScheduleState, number: int, ticker: Ticker, actor: str
+    ) -> Step[ScheduleState]:
         done = self._with(state, number, Ticker())
         if self.design.decides_by == "the row" and state.last != ticker.since:
-            return Step(f"{who} is stale", done)
+            return Step(f"{actor} is stale", done)
         time = state.now
         if self.design.time == "its own" and number == 0:  # its clock is ahead
             time = min(state.now + 1, self.scope.windows)
         due = tuple(range(ticker.since + 1, time + 1))
         if not due:
-            return Step(f"{who} finds nothing due", done)
+            return Step(f"{actor} finds nothing due", done)
         if self.design.writes == "window, then job":
             owing = self._with(state, number, Ticker(ticker.since, due))
-            return Step(f"{who} marks {due}", owing._replace(last=due[-1]))
+            return Step(f"{actor} marks {due}", owing._replace(last=due[-1]))
         stored = self._store(done, due)
         if self.design.writes == "job, then window":
             owing = self._with(stored, number, Ticker(ticker.since, due))
-            return Step(f"{who} stores {due}", owing)
-        return Step(f"{who} ticks {due}", stored._replace(last=due[-1]))
+            return Step(f"{actor} stores {due}", owing)
+        return Step(f"{actor} ticks {due}", stored._replace(last=due[-1]))
 
     def _backfills(self, state: ScheduleState) -> Steps:
         for number, wanted in enumerate(state.wanted):
-            who = f"backfill {number + 1}"
+            actor = f"backfill {number + 1}"
             if wanted is None:
                 found = tuple(n for n in range(1, state.now + 1) if not state.jobs[n - 1])
                 if found:
-                    yield Step(f"{who} finds {found}", self._wants(state, number, found))
+                    yield Step(f"{actor} finds {found}", self._wants(state, number, found))
                 continue
             if state.deaths < self.scope.deaths:
                 dead = self._wants(state, number, None)
-                yield Step(f"{who} dies", dead._replace(deaths=state.deaths + 1))
+                yield Step(f"{actor} dies", dead._replace(deaths=state.deaths + 1))
             left = self._wants(state, number, wanted[1:] or None)
-            yield Step(f"{who} stores {wanted[0]}", self._store(left, wanted[:1]))
+            yield Step(f"{actor} stores {wanted[0]}", self._store(left, wanted[:1]))
 
     def _wants(self, state: ScheduleState, number: int, wanted: tuple[int, ...] | None) -> ScheduleState:
         return state._replace(wanted=(*state.wanted[:number], wanted, *state.wanted[number + 1 :]))
 
     def _second_half(
-        self, state: ScheduleState, number: int, ticker: Ticker, who: str
+        self, state: ScheduleState, number: int, ticker: Ticker, actor: str
     ) -> Step[ScheduleState]:
         done = self._with(state, number, Ticker())
         if self.design.writes == "window, then job":
-            return Step(f"{who} stores {ticker.owes}", self._store(done, ticker.owes))
-        return Step(f"{who} marks {ticker.owes}", done._replace(last=max(state.last, ticker.owes[-1])))
+            return Step(f"{actor} stores {ticker.owes}", self._store(done, ticker.owes))
+        return Step(f"{actor} marks {ticker.owes}", done._replace(last=max(state.last, ticker.owes[-1])))
 
     def _store(self, state: ScheduleState, windows: tuple[int, ...]) -> ScheduleState:
         if self.scope.backfills:

@@ -81,8 +81,8 @@ ANSWERS = Scope("answers", outcomes=("ok", "retry"), retries=1, statements=froze
 LATE_BEATS = Scope("late beats", workers=1, resends=0, beats=True, late=frozenset({"beat"}))
 LATE_NAMES = Scope("late names", workers=1, sessions=1, beats=True, late=frozenset({"unnamed"}))
 
-# A backup restored under running workers. Without beats in the scope nobody notices, so whether all
-# comes to its end is asked in the smaller scope that has them.
+# A backup restored under running workers. Without beats in the scope no worker notices. The smaller
+# scope with beats checks that all comes to its end.
 REWIND = Scope("rewind", resends=0, restores=1)
 REWIND_BEATS = Scope("rewind, beats", workers=1, draws=1, beats=True, restores=1)
 
@@ -97,6 +97,11 @@ RULE_PARTS = PartsScope("a rule of a queue in every part")
 LIMIT_OF_ONE = LimitScope("limit of one", restarts=1)
 LIMIT_OF_TWO = LimitScope("limit of two", limit=2, jobs=3)
 ROWS_GO = LimitScope("gates whose rows are removed", jobs=3, rescues=0, resends=0, removes=True)
+# Producers that store a job as claimed where its gate has room.
+HANDED = LimitScope("jobs handed over under a limit", jobs=3, unstored=2, rescues=1, resends=0)
+HANDED_ROWS = LimitScope(
+    "jobs handed over, gates whose rows are removed", unstored=1, rescues=0, resends=0, removes=True
+)
 BATCH = BatchScope("batch")
 BATCH_DEATHS = BatchScope("batch, deaths", growths=1, rescues=1, rescue_limit=1, retries=1, restarts=1)
 BATCH_CANCEL = BatchScope("batch, cancel", growths=1, rescues=1, cancels=1, retries=1)
@@ -160,10 +165,10 @@ def rules_for(scope: Scope) -> Collection[Rule]:
 
 
 def events_of(scope: Scope) -> tuple[str, ...]:
-    """Say what a walk of this scope is there to meet."""
+    """The steps that a walk of this scope must meet."""
     late_names = "unnamed" in scope.late
     promised = {
-        "takes job 1; nobody hears the reply": True,
+        "takes job 1; the reply is lost": True,
         "finds its session not live": scope.sessions > 1,
         "a sweeper ends": True,
         "finish under a is answered took": True,

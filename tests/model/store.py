@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from tests.model.explore import Rule
 
-NOBODY = -1
+NONE = -1
 FINAL = frozenset({"completed", "cancelled", "dead"})
 CRASH_LIMIT = 2  # three in the real protocol; two shows the same in a smaller scope
 
@@ -73,7 +73,7 @@ class Job(NamedTuple):
     state: str = "ready"
     attempt: int = 0
     token: int = 0
-    session: int = NOBODY
+    session: int = NONE
     claimed_at: int = 0  # store time, counted in beats of the session
     fence: int = 0
     rescues: int = 0
@@ -146,7 +146,7 @@ def claimed(job: Job, token: int, session: int, at: int, claim: int, fence: int)
 
 def ended(job: Job, state: str, *, attempt: int) -> Job:
     """End the live claim; every way to end it clears the token, so that no later write can match."""
-    return job._replace(state=state, attempt=attempt, token=0, session=NOBODY, claimed_at=0, claim=0)
+    return job._replace(state=state, attempt=attempt, token=0, session=NONE, claimed_at=0, claim=0)
 
 
 def handed_back(job: Job) -> Job:
@@ -206,7 +206,7 @@ def finish_breach(job: Job, write: Write, *, took: bool) -> Rule | None:
 
 
 def carries(job: Job, token: int) -> bool:
-    """Tell whether an earlier finish with this token left its mark on the job."""
+    """Return whether an earlier finish with this token left its mark on the job."""
     return job.ended_token == token or token in job.history
 
 

@@ -26,7 +26,7 @@ class Stairs:
                 breaches = (Rule.REPEATED,) if after == self.broken else ()
                 yield Step(f"up by {size}", after, breaches=breaches)
         if state == self.trap and self.helped:
-            yield Step("somebody helps", self.top, is_help=True)
+            yield Step("an operator helps", self.top, is_help=True)
 
     def breaches(self, state: int) -> tuple[Rule, ...]:
         return (Rule.LIMIT,) if state > 100 else ()

@@ -12,7 +12,7 @@ from tests.model.broken_rules import BROKEN_RULES
 from tests.model.designs import HOLDS, Case
 from tests.model.explore import render
 
-# A longer trace is not read by anybody; look for a smaller scope.
+# A longer trace is hard to read; look for a smaller scope.
 LONGEST_TRACE = 15
 BROKEN = (*broken.BROKEN, *BROKEN_HTTP, *BROKEN_RULES)
 

@@ -2,7 +2,7 @@
 
 An end is a transaction: it writes the key into the list, and both are seen by others with its commit. A
 look takes keys up first and looks at the members in a later statement. A member that is live may add one
-more. Whoever looks may die: then its keys are back in the list.
+more. A looking process may die: then its keys are back in the list.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class TogetherDesign:
     skips: Literal["nothing", "what is in the list"] = "nothing"
     # Whether the members are looked at after the keys were taken up, or in a look from before.
     looks: Literal["after the keys", "before the keys"] = "after the keys"
-    # Whether it is looked who is live, or a number is read, and written back one lower with the commit.
-    counts: Literal["nobody", "a number"] = "nobody"
-    # Who may add members: one that is live, or anybody.
+    # Whether a look finds the live members, or a number is read, and written back one lower at commit.
+    counts: Literal["live members", "a number"] = "live members"
+    # Which members may add others: a live one, or any.
     grows: Literal["while it is live", "whenever"] = "while it is live"
 
 
@@ -37,7 +37,9 @@ class Look(NamedTuple):
 
 class TogetherState(NamedTuple):
     members: tuple[str, ...]
-    ending: tuple[tuple[int, bool, int], ...] = ()  # who, whether it tells, the number as it was read
+    ending: tuple[
+        tuple[int, bool, int], ...
+    ] = ()  # member, whether it writes the key, the number as it was read
     left: int = 0
     keys: int = 0
     looks: tuple[Look, ...] = ()
@@ -50,7 +52,7 @@ Steps = Iterator[Step[TogetherState]]
 
 
 class TogetherModel:
-    """One callback, two members, one more that the first may add, and two who look."""
+    """One callback, two members, one more that the first may add, and two lookers."""
 
     def __init__(self, design: TogetherDesign) -> None:
         self.design = design
@@ -74,15 +76,15 @@ class TogetherModel:
         under_way = [number for number, _, _ in state.ending]
         for number, member in enumerate(state.members):
             if member == RUNS and number not in under_way:
-                tells = self.design.skips == "nothing" or not state.keys
-                ending = tuple(sorted((*state.ending, (number, tells, state.left))))
+                writes = self.design.skips == "nothing" or not state.keys
+                ending = tuple(sorted((*state.ending, (number, writes, state.left))))
                 yield Step(f"member {number + 1} writes its end", state._replace(ending=ending))
         for one in state.ending:
             yield self._commit(state, one)
         if state.members[2] == ABSENT and self._may_grow(state, under_way):
             members = (*state.members[:2], RUNS)
             yield Step("a member is added", state._replace(members=members, left=state.left + 1))
-        if self.design.counts == "nobody":
+        if self.design.counts == "live members":
             yield from self._looks(state)
 
     def _may_grow(self, state: TogetherState, under_way: list[int]) -> bool:
@@ -90,11 +92,11 @@ class TogetherModel:
         return self.design.grows == "whenever" or (state.members[0] == RUNS and 0 not in under_way)
 
     def _commit(self, state: TogetherState, one: tuple[int, bool, int]) -> Step[TogetherState]:
-        number, tells, read = one
+        number, writes, read = one
         after = state._replace(
             members=tuple(FINAL if n == number else m for n, m in enumerate(state.members)),
             ending=tuple(other for other in state.ending if other != one),
-            keys=state.keys + tells,
+            keys=state.keys + writes,
             left=read - 1,
         )
         if self.design.counts == "a number" and read == 1 and state.is_waiting:
@@ -120,10 +122,10 @@ class TogetherModel:
                 continue
             if state.deaths < 1:
                 dead = state._replace(looks=others, keys=state.keys + 1, deaths=state.deaths + 1)
-                yield Step("one who looks dies; its keys are back", dead)
+                yield Step("a looker dies; its keys are back", dead)
             if look.came is None:
                 looks = _sorted((*others, look._replace(came=has_come)))
-                yield Step("one looks who is live", state._replace(looks=looks))
+                yield Step("a looker reads the live members", state._replace(looks=looks))
             elif look.came and state.is_waiting:
                 yield Step(
                     "one makes the callback ready",

@@ -1,7 +1,7 @@
-"""Waiting: a job that waits for others, those who end, and those who look.
+"""Waiting: a job that waits for others, the ends of these, and the looks at it.
 
-Nobody locks what another writes. Whoever changes something that a job may wait for writes down, in the
-same transaction, that it is to be looked at; `unblock` takes that up once it is committed. Each verb is
+No transaction locks what another writes. A change of something that a job may wait for writes its key,
+in the same transaction, into the list; `unblock` takes that up once it is committed. Each verb is
 walked as the statements of one transaction; what it writes is seen by others with the last one. An
 `unblock` may die between any two: then its keys are back in the list.
 """
@@ -21,8 +21,8 @@ class WaitDesign:
 
     # Whether a wait that begins is looked at too: what it waits for may have come before.
     wait_is_looked_at: bool = True
-    # Whether an end is written down whoever waits, or only where somebody is seen waiting.
-    tells: Literal["always", "who is seen waiting"] = "always"
+    # Whether an end is always recorded, or only where a waiter is seen.
+    records: Literal["always", "for a seen waiter"] = "always"
     # Whether what is left is read after the waiting job's row is locked, or in the look before.
     counts: Literal["after the lock", "before the lock"] = "after the lock"
     # Whether the keys leave the list with the rest of the transaction, or at once.
@@ -48,7 +48,7 @@ class Look(NamedTuple):
 
 class WaitState(NamedTuple):
     ended: tuple[bool, ...]
-    ending: tuple[int, ...] = ()  # members whose finish has looked who waits, and not committed
+    ending: tuple[int, ...] = ()  # members whose finish has looked for waiters, and not committed
     seen: tuple[bool, ...] = ()  # what those have seen
     is_blocked: bool = False
     is_ready: bool = False
@@ -97,7 +97,7 @@ class WaitModel:
                 rest = tuple(key for key in state.keys if key not in keys)
                 looks = _sorted((*state.looks, Look(keys)))
                 yield Step(
-                    f"somebody takes up {len(keys)} key(s)", state._replace(keys=rest, looks=looks)
+                    f"a looker takes up {len(keys)} key(s)", state._replace(keys=rest, looks=looks)
                 )
         for look in dict.fromkeys(state.looks):
             yield from self._look(state, look)
@@ -106,7 +106,7 @@ class WaitModel:
                 others = _without(state.looks, look)
                 keys = _sorted((*state.keys, *back))
                 dead = state._replace(looks=others, keys=keys, deaths=state.deaths + 1)
-                yield Step("one who looks dies; its keys are back", dead)
+                yield Step("a looker dies; its keys are back", dead)
 
     def _block(self, state: WaitState) -> Step[WaitState]:
         rows = tuple(range(self.scope.members))
@@ -114,23 +114,23 @@ class WaitModel:
         return Step("the job begins to wait", state._replace(is_blocked=True, rows=rows, keys=keys))
 
     def _begin_end(self, state: WaitState, number: int) -> Steps:
-        if self.design.tells == "always":
-            yield self._final(state, number, is_told=True)
+        if self.design.records == "always":
+            yield self._final(state, number, is_recorded=True)
             return
         ending, seen = (*state.ending, number), (*state.seen, number in state.rows)
-        yield Step(f"member {number + 1} looks who waits", state._replace(ending=ending, seen=seen))
+        yield Step(f"member {number + 1} looks for waiters", state._replace(ending=ending, seen=seen))
 
     def _end(self, state: WaitState, place: int, number: int) -> Step[WaitState]:
-        is_told = state.seen[place]
+        is_recorded = state.seen[place]
         rest = state._replace(
             ending=state.ending[:place] + state.ending[place + 1 :],
             seen=state.seen[:place] + state.seen[place + 1 :],
         )
-        return self._final(rest, number, is_told=is_told)
+        return self._final(rest, number, is_recorded=is_recorded)
 
-    def _final(self, state: WaitState, number: int, *, is_told: bool) -> Step[WaitState]:
+    def _final(self, state: WaitState, number: int, *, is_recorded: bool) -> Step[WaitState]:
         ended = tuple(e or n == number for n, e in enumerate(state.ended))
-        keys = _sorted((*state.keys, number)) if is_told else state.keys
+        keys = _sorted((*state.keys, number)) if is_recorded else state.keys
         return Step(f"member {number + 1} is final", state._replace(ended=ended, keys=keys))
 
     def _look(self, state: WaitState, look: Look) -> Steps:

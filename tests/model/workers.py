@@ -20,7 +20,7 @@ class Workers(Part):
                     yield self._miss_claim(world, number, worker)
                 case "held":
                     if self.scope.deaths:
-                        # Whether the handler had started matters to nobody but a supervisor.
+                        # Whether the handler had started matters only to a supervisor.
                         started = world.with_worker(number, worker._replace(phase="running"))
                         yield Step(f"{name(number)} starts the handler", started)
                     else:
@@ -91,7 +91,7 @@ class Workers(Part):
 
     def _give_up(self, world: World, number: int, worker: Worker) -> Steps:
         """Have released what lost claims took. A call that arrives late does the same as one sent
-        late, because nobody uses these tokens any more; so it takes one step."""
+        late, because no request uses these tokens any more; so it takes one step."""
         for token in dict.fromkeys(worker.given_up):
             jobs = [n for n in world.store.running(number) if world.store.jobs[n].token == token]
             after = world

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.model.explore import Step
-from tests.model.store import NOBODY, Design, Job, Outcome, Store, Write
+from tests.model.store import NONE, Design, Job, Outcome, Store, Write
 
 OUTSIDE = 99  # the token and claim of a fresh worker from outside of the scope
-NO_WRITE = Write(job=NOBODY, token=0, attempt=0, claim=0)
+NO_WRITE = Write(job=NONE, token=0, attempt=0, claim=0)
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Scope:
     restarts: int = 0
     # Verbs that are walked statement by statement: claim, finish, rescue (and end_session), sweep.
     statements: frozenset[str] = frozenset()
-    # A rescue may pass over a job whose row somebody has locked at that moment.
+    # A rescue may pass over a job whose row is locked at that moment.
     skips: bool = False
     rescue_limit: int = 0
 
@@ -108,7 +108,7 @@ class World(NamedTuple):
         return self._replace(store=self.store.with_job(number, job))
 
     def sending(self, *messages: Message) -> World:
-        # Sorted: in which order messages were sent tells nothing about the order they arrive in.
+        # Sorted: the order in which messages were sent is not the order in which they arrive.
         return self._replace(net=tuple(sorted((*self.net, *messages))))
 
     def without(self, message: Message) -> World:
@@ -128,18 +128,18 @@ class World(NamedTuple):
         return self._replace(net=tuple(message for message in self.net if not message.stage))
 
     def is_ending(self, session: int) -> bool:
-        """Tell whether a rescue or an end_session has the session's row locked."""
+        """Return whether a rescue or an end_session has the session's row locked."""
         return any(m.stage and m.session == session and m.kind in {"rescue", "end"} for m in self.net)
 
     def is_claiming(self, session: int) -> bool:
-        """Tell whether a claim has the session's row locked in share mode."""
+        """Return whether a claim has the session's row locked in share mode."""
         return any(m.stage and m.session == session and m.kind == "claim" for m in self.net)
 
     def is_sent(self, session: int, kind: str) -> bool:
         return any(m.session == session and m.kind == kind for m in self.net)
 
     def has_holder(self, job: Job) -> bool:
-        """Tell whether a worker is alive that believes in the job's live claim."""
+        """Return whether a worker is alive that believes in the job's live claim."""
         worker = self.workers[job.session]
         return job.claim != 0 and worker.is_alive and worker.write.claim == job.claim
 

@@ -37,7 +37,7 @@ def main() -> None:
             try:
                 note.enqueue()
                 stored[thread] += 1
-            except Exception as error:  # told to the test
+            except Exception as error:  # sent to the test
                 errors.append(repr(error))
                 time.sleep(0.01)
 
@@ -52,8 +52,8 @@ def main() -> None:
     for thread in threads:
         thread.join(10)
     go_on = [now > then for now, then in zip(stored, before, strict=True)]
-    told = {"children": children, "errors": errors, "go_on": go_on, "stored": sum(stored)}
-    sys.stdout.write(json.dumps(told))
+    report = {"children": children, "errors": errors, "go_on": go_on, "stored": sum(stored)}
+    sys.stdout.write(json.dumps(report))
     app.close()
 
 
@@ -67,7 +67,7 @@ def fork() -> tuple[int, str]:
         try:
             os.write(writing, note.enqueue().id.encode())
             code = 0
-        except Exception as error:  # told to the test
+        except Exception as error:  # sent to the test
             os.write(2, f"{error!r}\n".encode())
         finally:
             os._exit(code)

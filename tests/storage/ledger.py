@@ -49,8 +49,8 @@ class Ledger:
         self.fences[claim.id] = claim.fence
 
     def started(self, claim: Claim, now: int) -> None:
-        """Note the start of a job under a sliding rate: no stretch of a minute has more of them than it
-        says, wherever it begins."""
+        """Note the start of a job under a sliding rate: no stretch of a minute has more of them than
+        the rate allows, wherever it begins."""
         if SLOW in gates_of(claim.options):
             self.starts.append(now)
             within = sum(now - SLOW.per < start <= now for start in self.starts)
@@ -73,7 +73,7 @@ class Ledger:
 
     def acted(self, verb: str, act: Acted) -> None:
         before = self.states.get(act.id)
-        assert act.state == before, "an operator is told the state there was"
+        assert act.state == before, "an operator gets the state before the change"
         is_allowed = before is not None and before in TRANSITIONS[verb]
         assert act.took is (is_allowed and act.holder is None)
         if act.holder is not None:

@@ -385,10 +385,10 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.ledger.owners)
     @rule(data=st.data(), to=targets)
     def finish_by_a_zombie(self, data: st.DataObject, to: JobState) -> None:
-        """Somebody who is not the owner (any more) finishes a running job."""
+        """A session that is not the owner (any more) finishes a running job."""
         owned = data.draw(st.sampled_from(sorted(self.ledger.owners)))
         others = [ref.token for ref in self.refs if ref.token != self.ledger.owners[owned]]
-        # Of the job's own earlier claims, of another job's, or of nobody.
+        # Of the job's own earlier claims, of another job's, or unknown.
         mine = [ref.token for ref in self.refs if ref.id == owned and ref.token in others]
         token = data.draw(st.sampled_from([*mine * 3, *others[-3:], self.token()]))
         self.finish(self.outcomes([ClaimRef(owned, token)], to, delay=0, counts=True))
@@ -623,17 +623,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            self.every_change_was_told()
+            self.every_change_has_an_event()
         finally:
             self.target.finished(self.driver)
 
-    def every_change_was_told(self) -> None:
+    def every_change_has_an_event(self) -> None:
         """In the order of each job's own changes; between the jobs of one verb the order is free."""
-        told = by_job(self.driver.run(self.driver.events()))
-        for events in told.values():
+        events_of = by_job(self.driver.run(self.driver.events()))
+        for events in events_of.values():
             assert [event.v for event in events] == list(range(1, len(events) + 1))
         if self.reference is not None:
-            assert told == by_job(self.reference.run(self.reference.events()))
+            assert events_of == by_job(self.reference.run(self.reference.events()))
 
 
 def ranked(jobs: list[JobRecord | None]) -> list[JobRecord | None]:
@@ -648,10 +648,10 @@ def ranked(jobs: list[JobRecord | None]) -> list[JobRecord | None]:
 
 
 def by_job(events: list[Event]) -> dict[str, list[Event]]:
-    told: dict[str, list[Event]] = {}
+    grouped: dict[str, list[Event]] = {}
     for event in events:
-        told.setdefault(event.job, []).append(msgspec.structs.replace(event, seq=0))
-    return told
+        grouped.setdefault(event.job, []).append(msgspec.structs.replace(event, seq=0))
+    return grouped
 
 
 def walk(target: Target, *, reference: bool, settings: hypothesis.settings) -> None:

@@ -125,7 +125,7 @@ class Background(threading.Thread):
     def run(self) -> None:
         try:
             self._value = self._call()
-        except BaseException as error:  # handed on to whoever asks for the result
+        except BaseException as error:  # raised again by result()
             self._error = error
 
     def result(self, timeout: float = 20) -> Any:
@@ -137,7 +137,7 @@ class Background(threading.Thread):
 
 
 def wait_for_lock(watcher: psycopg.Connection[Any], count: int = 1) -> None:
-    """Wait until somebody waits for a lock in this database."""
+    """Wait until a session waits for a lock in this database."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         row = watcher.execute(
@@ -147,4 +147,4 @@ def wait_for_lock(watcher: psycopg.Connection[Any], count: int = 1) -> None:
         if row is not None and row[0] >= count:
             return
         time.sleep(0.01)
-    raise AssertionError("nobody came to wait for a lock")
+    raise AssertionError("no session waits for a lock")

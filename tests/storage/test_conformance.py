@@ -43,13 +43,13 @@ def test_driver_conforms(
         pytest.skip(f"{case.needs} is absent, and refused clearly")
 
 
-def test_case_names_are_told_apart() -> None:
+def test_case_names_are_unique() -> None:
     names = [str(case) for case in all_cases()]
     assert len(names) == len(set(names))
 
 
 def test_every_module_of_cases_is_part_of_the_suite() -> None:
-    """A family that somebody forgot to list would never run."""
+    """A family that is missing from the list would never run."""
     parts = {"__main__", "absence", "bench", "case", "peer", "suite", "target"}
     files = {
         m.name.rpartition(".")[2]

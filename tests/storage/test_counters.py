@@ -1,23 +1,23 @@
 """Counters of a store, set to where their type ends, and the verb that counts on from there.
 
 Types in the order PostgreSQL, SQLite, Redis. Scripts of Redis count in doubles, exact to 2^53; the
-memory store counts in Python's numbers. Who gets to the end:
+memory store counts in Python's numbers. What reaches the limit:
 
     attempt             integer, 64 bits, double    a job that fails 1000 times a second for 25 days
-    crashes, rescues    integer, 64 bits, double    nobody: they count entries of a history of 100
-    max_attempts        integer, 64 bits, double    whoever writes it: greater ones are refused
+    crashes, rescues    integer, 64 bits, double    nothing: they count entries of a history of 100
+    max_attempts        integer, 64 bits, double    nothing: greater ones are refused
     version             integer, 64 bits, double    the same
     fence               bigint, 64 bits, double     a clock of the year 2255: it is µs since 1970
     number in FIFO key  bigint, 64 bits, double     the same
-    v of an event       bigint, 64 bits, double     nobody: the events of one job
-    seq of an event     bigint, 64 bits, double     nobody: 285 years of a million a second
-    beats               bigint, 64 bits, 64 bits    nobody: 680 years to 2^31
-    used of a limit     bigint, 64 bits, 64 bits    nobody: a limit and its weights are 1e9 at most
-    trips of a breaker  text, text, double          nobody; the hold stops to grow at the tenth
+    v of an event       bigint, 64 bits, double     nothing: the events of one job
+    seq of an event     bigint, 64 bits, double     nothing: 285 years of a million a second
+    beats               bigint, 64 bits, 64 bits    nothing: 680 years to 2^31
+    used of a limit     bigint, 64 bits, 64 bits    nothing: a limit and its weights are 1e9 at most
+    trips of a breaker  text, text, double          nothing: the hold stops growing at the tenth
     level of a rate     text, text, double          a burst that fills for thousands of years
     virtual time        text, text, double          tenants with weights above a million, at once
-    number of a wait    none, none, double          nobody: 1e14 waits
-    v of a schedule     none, none, double          nobody: changes of schedules
+    number of a wait    none, none, double          nothing: 1e14 waits
+    v of a schedule     none, none, double          nothing: changes of schedules
 
 Windows of schedules, signals, lines of books and unique keys have moments and texts, and no counters.
 """
@@ -146,7 +146,7 @@ def test_jobs_with_gates_fail_on_after_very_many_attempts(bench: Bench) -> None:
     assert bench.complete(claim, is_gated=True) is Answer.TOOK
 
 
-def test_what_a_process_leaves_after_very_many_attempts_is_rescued(bench: Bench) -> None:
+def test_a_job_with_the_most_attempts_is_rescued(bench: Bench) -> None:
     job_id = bench.add()
     put_job(bench, job_id, attempt=INT4)
     bench.take()
@@ -256,7 +256,7 @@ def test_a_breaker_that_trips_on_and_on_holds_no_longer_than_it_may(bench: Bench
     assert (held(bench).open_at, held(bench).trips) == (bench.at + 20 * HOLD, trips + 1)
 
 
-def test_a_bucket_that_fills_for_ages_stays_empty_and_stops_nobody_else(bench: Bench) -> None:
+def test_a_bucket_that_needs_ages_to_refill_blocks_no_other_job(bench: Bench) -> None:
     """A weight that the rate gives back in thousands of years is no moment that a store can keep."""
     most = 1_000_000_000
     slow = rate(1, BUCKET, seconds=365 * 86_400, burst=most, weight=most)
@@ -270,7 +270,7 @@ def test_a_bucket_that_fills_for_ages_stays_empty_and_stops_nobody_else(bench: B
     assert bench.claim() == []
 
 
-def test_waits_are_told_apart_after_very_many(bench: Bench) -> None:
+def test_waits_stay_distinct_after_very_many(bench: Bench) -> None:
     if bench.target.name.startswith("redis"):
         redis(bench, "HSET", "meta", "waits", 10**14)
     for name in ("a", "b"):

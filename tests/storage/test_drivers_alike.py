@@ -39,7 +39,7 @@ HELPERS = {
     "postgres": {"crashes", "gated_claims", "gated_finish", "permits", "unique_keys"},
     "redis": set[str](),
 }
-# Each of PostgreSQL's six is measured against the one that could do without it: docs/performance.md.
+# What each of PostgreSQL's six is for, and what it would cost without it: docs/adr/0022.
 MOST_INSERTS = {"sqlite": 4, "postgres": 6}
 # The functions of a schema may insert jobs, too; SQLite has none.
 STATEMENTS = {"sqlite": ("sql",), "postgres": ("sql", "migrations")}

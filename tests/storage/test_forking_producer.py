@@ -41,14 +41,14 @@ def test_children_that_are_forked_while_threads_enqueue_enqueue_too(url: str, st
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert [code for code, _ in said["children"]] == [0] * children, done.stderr
-    assert said["errors"] == []
-    assert all(said["go_on"]), "each thread of the parent goes on"
+    report = json.loads(done.stdout)
+    assert [code for code, _ in report["children"]] == [0] * children, done.stderr
+    assert report["errors"] == []
+    assert all(report["go_on"]), "each thread of the parent goes on"
     app = App(url)
     driver = app.ready()
-    jobs = driver.run(driver.get([job for _, job in said["children"]]))
+    jobs = driver.run(driver.get([job for _, job in report["children"]]))
     assert len([job for job in jobs if job is not None]) == children
     counts = driver.run(driver.counts(cap=1_000_000))
-    assert counts[JobState.READY] == said["stored"] + children
+    assert counts[JobState.READY] == report["stored"] + children
     app.close()

@@ -100,7 +100,7 @@ class Stage:
         return [job.id for job in sorted(found, key=lambda job: job.seq or 0)]
 
 
-def said(process: subprocess.Popen[str]) -> list[str]:
+def answer_of(process: subprocess.Popen[str]) -> list[str]:
     assert process.stdout is not None
     return process.stdout.readline().split()
 
@@ -124,13 +124,13 @@ def test_a_producer_that_was_slow_across_the_switch_is_refused_and_follows(
 ) -> None:
     stage = Stage(tmp_path, (name, "sqlite"), stack)
     producer = stage.producer(kind)
-    assert said(producer) == ["reads"]
+    assert answer_of(producer) == ["reads"]
     stage.mover.advance(stage.mover.begin())
     using = stage.plain.using(unique="k") if kind == "unique" else stage.plain.using(fifo="k")
     ours = using.enqueue(2)
     assert ours.is_new
     goes_on(producer)
-    job_id, is_new = said(producer)
+    job_id, is_new = answer_of(producer)
     assert stage.live(stage.source) == [], "the store that the route has left refuses it"
     if kind == "unique":
         assert (job_id, is_new) == (ours.id, "0")
@@ -151,7 +151,7 @@ def test_a_transaction_under_way_keeps_the_route_from_being_opened(
     stack.callback(plain_app.close)
     plain_app.task(name="plain")(plain).using(unique="k", conn=third).enqueue(1)
     producer = stage.producer("unique")
-    assert said(producer) == ["reads"]
+    assert answer_of(producer) == ["reads"]
     goes_on(producer)
     look = stack.enter_context(psycopg.connect(stage.urls[0], autocommit=True))
     locked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
@@ -164,7 +164,7 @@ def test_a_transaction_under_way_keeps_the_route_from_being_opened(
     assert there is not None
     assert there.step is MoveStep.ANNOUNCED, "producers are not held meanwhile"
     third.rollback()
-    job_id, is_new = said(producer)
+    job_id, is_new = answer_of(producer)
     assert is_new == "1"
     stage.mover.advance(there)
     again = stage.plain.using(unique="k").enqueue(2)

@@ -109,9 +109,9 @@ def test_two_workers_run_five_hundred_jobs_once_each(urls: tuple[str, str], tmp_
         for _ in range(2)
     ]
     for worker in workers:
-        _, said = worker.communicate(timeout=120)
-        assert worker.returncode == 0, said
-        assert "prepared statement" not in said
+        _, errors = worker.communicate(timeout=120)
+        assert worker.returncode == 0, errors
+        assert "prepared statement" not in errors
     ran = sorted(int(n) for file in tmp_path.glob("*.ran") for n in file.read_text().split())
     assert ran == list(range(JOBS))
     done = app.jobs.list(state="completed", limit=1000)

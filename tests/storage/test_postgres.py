@@ -72,7 +72,7 @@ def test_both_schemes_lead_to_the_driver() -> None:
         assert "schema=jobs" in made.describe()
 
 
-def test_options_are_told_apart_from_libpqs() -> None:
+def test_options_are_separated_from_those_of_libpq() -> None:
     place = parse_url("postgresql://u:p@h:1/d?schema=jobs&timeout=3s&pool=2&prepare=off&sslmode=require")
     assert (place.schema, place.timeout, place.pool, place.prepares) == ("jobs", 3.0, 2, False)
     assert place.params["sslmode"] == "require"
@@ -207,7 +207,7 @@ def test_a_transaction_of_an_autocommit_connection_is_joined(store: Store, postg
     assert store.driver.run(store.driver.get([new.id])) == [None]
 
 
-def test_what_the_application_registered_does_not_matter(store: Store, postgres_url: str) -> None:
+def test_adapters_of_the_application_do_not_affect_winch(store: Store, postgres_url: str) -> None:
     class Textual(TimestamptzLoader):
         def load(self, data: object) -> object:  # type: ignore[override]  # as an application might
             return "moment"
@@ -227,9 +227,7 @@ def test_a_connection_that_cannot_carry_verbs_is_refused(store: Store) -> None:
         store.driver.run_on("conn", store.driver.counts())
 
 
-def test_a_callers_failed_transaction_is_told_as_the_stores_error(
-    store: Store, postgres_url: str
-) -> None:
+def test_a_callers_failed_transaction_raises_the_stores_error(store: Store, postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as conn:
         with pytest.raises(psycopg.Error):
             conn.execute("SELECT 1/0")
@@ -241,7 +239,7 @@ def test_a_callers_failed_transaction_is_told_as_the_stores_error(
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-def test_who_gives_an_id_second_waits_for_the_first(
+def test_the_second_enqueue_of_an_id_waits_for_the_first(
     store: Store, postgres_url: str, ending: str
 ) -> None:
     new = new_job(is_given_id=True)
@@ -338,7 +336,7 @@ def test_one_batch_of_a_thousand_claims_of_many_kinds(store: Store) -> None:
 # -- errors ------------------------------------------------------------------------------------------
 
 
-def test_without_a_schema_every_door_says_migrate(empty_postgres_url: str) -> None:
+def test_without_a_schema_every_entry_point_suggests_migrate(empty_postgres_url: str) -> None:
     driver = PostgresDriver.from_url(empty_postgres_url)
     assert driver.check_schema().current is None
     assert not driver.check_schema().is_ready
@@ -351,9 +349,9 @@ def test_without_a_schema_every_door_says_migrate(empty_postgres_url: str) -> No
 
 def test_a_server_that_is_not_there_was_sent_nothing() -> None:
     driver = PostgresDriver.from_url("postgresql://127.0.0.1:1/x")
-    with pytest.raises(StorageUnavailable) as told:
+    with pytest.raises(StorageUnavailable) as lost:
         driver.run(driver.enqueue([new_job()]))
-    assert not told.value.maybe_applied
+    assert not lost.value.maybe_applied
     with pytest.raises(StorageUnavailable):
         asyncio.run(driver.arun(driver.counts()))
     with pytest.raises(StorageUnavailable):
@@ -417,10 +415,10 @@ def test_a_verb_that_must_start_over_for_ever_gives_up(store: Store) -> None:
         yield
 
     endless: Verb[Any] = Verb("test", steps)
-    with pytest.raises(StorageUnavailable) as told:
+    with pytest.raises(StorageUnavailable) as lost:
         store.driver.run(endless)
     assert tries == 5
-    assert not told.value.maybe_applied
+    assert not lost.value.maybe_applied
 
 
 # -- threads -----------------------------------------------------------------------------------------
@@ -515,7 +513,7 @@ def test_plain_verbs_are_one_statement_each(store: Store) -> None:
         assert [step.is_alone for step in steps] == [True], verb.name
 
 
-def test_facts_tell_what_doctor_asks(store: Store, postgres_url: str) -> None:
+def test_facts_hold_what_doctor_checks(store: Store, postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as holder:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT count(*) FROM winch.job")

@@ -242,7 +242,7 @@ def test_a_claim_decides_what_the_reference_decides(store: Store, seed: int) -> 
     assert decided >= 4, "most claims need no more than the statement"
 
 
-def test_what_only_the_reference_decides_is_left_to_it(store: Store) -> None:
+def test_gates_that_only_the_reference_decides_are_left_to_it(store: Store) -> None:
     """A scope that is held, and options that were damaged by hand. What is before them is claimed."""
     session = store.session()
     store.add(1, queue="first", **gated(limit()))
@@ -627,7 +627,7 @@ def test_a_limit_counts_no_more_of_a_session_than_it_runs_at_once(store: Store) 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_can_run_at_once_is_never_more_than_the_limit(store: Store, seed: int) -> None:
+def test_running_jobs_never_exceed_the_limit(store: Store, seed: int) -> None:
     """Random claims of sessions with few slots and many, jobs that weigh one or two, ends and changes
     of the number. `most` is what could run: the heaviest jobs of each session, one for each slot."""
     draw = random.Random(seed)

@@ -123,7 +123,7 @@ def test_a_finish_that_takes_whole_sends_no_row_for_each_job(store: Store) -> No
         values = {**step.values, "places": None}  # as if another process had claimed them
         rows = conn.execute(step.sql.text, values, prepare=False).fetchall()
         assert rows == [(None,)]
-        # The same once more: it takes none of them, and says so.
+        # The same once more: it takes none of them, and returns no place.
         assert conn.execute(step.sql.text, values, prepare=False).fetchall() == [([],)]
 
 
@@ -290,7 +290,7 @@ def test_a_session_begins_at_the_beginning_whatever_others_have_taken(store: Sto
         clock[0] += SHARE * LOOK_AGAIN
 
 
-def test_nothing_above_the_mark_is_no_reason_to_wait(store: Store) -> None:
+def test_a_claim_above_the_mark_does_not_wait(store: Store) -> None:
     clock = [100.0]
     store.driver._base.claim_starts = LowWater(lambda: clock[0])
     session = store.session()
@@ -317,14 +317,14 @@ def test_a_claim_of_one_task_leaves_no_mark_for_the_others(store: Store) -> None
 
 
 def test_results_that_differ_reach_their_own_jobs(store: Store) -> None:
-    """They are told by id: looked for in a list, 500 of them cost ten times as much."""
+    """They are matched by id: looked up in a list, 500 of them cost ten times as much."""
     session = store.session()
     store.add(150)
     claims = store.claim(session, 150)
-    told = {claim.id: None if n % 10 == 0 else f'"{n} \\u0000 é"' for n, claim in enumerate(claims)}
-    outcomes = [msgspec.structs.replace(completed(claim), result=told[claim.id]) for claim in claims]
+    results = {claim.id: None if n % 10 == 0 else f'"{n} \\u0000 é"' for n, claim in enumerate(claims)}
+    outcomes = [msgspec.structs.replace(completed(claim), result=results[claim.id]) for claim in claims]
     verb, steps = recorded(store.driver.finish(outcomes))
     answers = store.driver.run(verb)
     assert set(answers) == {Answer.TOOK}
     assert [step.sql.name for step in steps] == ["finish"]
-    assert {job: store.get(job).result for job in told} == told
+    assert {job: store.get(job).result for job in results} == results

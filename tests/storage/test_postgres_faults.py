@@ -1,4 +1,4 @@
-"""When the server dies, hangs, or throws us out: what is told, and that the driver comes back."""
+"""When the server dies, hangs, or ends connections: the errors, and the recovery of the driver."""
 
 from __future__ import annotations
 
@@ -202,9 +202,9 @@ def test_a_backend_terminated_while_it_works_leaves_the_outcome_open(store: Stor
         waiting = Background(lambda: store.driver.run(store.driver.enqueue([new])))
         wait_for_lock(killer)
         killer.execute(TERMINATE + " AND wait_event_type = 'Lock'")
-        with pytest.raises(StorageUnavailable) as told:
+        with pytest.raises(StorageUnavailable) as lost:
             waiting.result()
-    assert told.value.maybe_applied
+    assert lost.value.maybe_applied
     assert store.driver.run(store.driver.counts())[JobState.READY] == 1
 
 
@@ -215,20 +215,20 @@ def test_a_transaction_that_never_sent_its_commit_was_not_applied(store: Store) 
         waiting = Background(lambda: store.driver.run(store.driver.cancel([job], by="ada")))
         wait_for_lock(killer)
         killer.execute(TERMINATE + " AND wait_event_type = 'Lock'")
-        with pytest.raises(StorageUnavailable) as told:
+        with pytest.raises(StorageUnavailable) as lost:
             waiting.result()
-        assert not told.value.maybe_applied
+        assert not lost.value.maybe_applied
     assert store.get(job).state is JobState.READY
 
 
-def test_a_commit_whose_answer_was_lost_is_told_as_unknown(store: Store) -> None:
+def test_a_commit_with_a_lost_reply_is_reported_as_maybe_applied(store: Store) -> None:
     (job,) = store.add()
     with door_to(store, timeout="1s") as (door, through):
         through.driver.run(through.driver.counts())
         door.swallows_after = b"COMMIT\0"  # not the one in "READ COMMITTED"
-        with pytest.raises(StorageUnavailable) as told:
+        with pytest.raises(StorageUnavailable) as lost:
             through.driver.run(through.driver.cancel([job], by="ada"))
-    assert told.value.maybe_applied
+    assert lost.value.maybe_applied
     assert store.get(job).state is JobState.CANCELLED
 
 
@@ -238,15 +238,15 @@ def test_a_finish_whose_answer_was_lost_may_be_repeated(store: Store) -> None:
     with door_to(store, timeout="1s") as (door, through):
         through.driver.run(through.driver.counts())
         door.is_deaf = True
-        with pytest.raises(StorageUnavailable) as told:
+        with pytest.raises(StorageUnavailable) as lost:
             through.complete(claim)
-        assert told.value.maybe_applied
+        assert lost.value.maybe_applied
         door.is_deaf = False
         assert through.complete(claim) == [Answer.ALREADY]
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_server_that_does_not_answer_holds_nobody_for_long(store: Store, mode: str) -> None:
+def test_a_server_that_does_not_answer_blocks_no_call_for_long(store: Store, mode: str) -> None:
     with door_to(store, timeout="1s") as (door, through):
         driver = through.driver
 
@@ -255,9 +255,9 @@ def test_a_server_that_does_not_answer_holds_nobody_for_long(store: Store, mode:
             door.is_deaf = True
             started = time.monotonic()
             try:
-                with pytest.raises(StorageUnavailable) as told:
+                with pytest.raises(StorageUnavailable) as lost:
                     await driver.arun(driver.counts())
-                assert not told.value.maybe_applied  # a read applies nothing
+                assert not lost.value.maybe_applied  # a read applies nothing
             finally:
                 door.is_deaf = False
             late = time.monotonic() - started
@@ -352,14 +352,14 @@ def test_a_server_that_is_killed_and_comes_back(how: str) -> None:
         session = store.session()
         claims = store.claim(session, 10)
         stop = threading.Event()
-        told: list[StorageUnavailable] = []
+        failures: list[StorageUnavailable] = []
 
         def produce() -> None:
             while not stop.is_set():
                 try:
                     acked.extend(store.add())
                 except StorageUnavailable as error:
-                    told.append(error)
+                    failures.append(error)
                     time.sleep(0.02)
 
         producer = Background(produce)
@@ -375,8 +375,8 @@ def test_a_server_that_is_killed_and_comes_back(how: str) -> None:
         assert recovers(lambda: store.driver.run(store.driver.beat([session]))) < 5
         stop.set()
         producer.result()
-        assert told
-        assert sum(error.maybe_applied for error in told) <= 1, "only what was on its way is unknown"
+        assert failures
+        assert sum(error.maybe_applied for error in failures) <= 1, "only what was on its way is unknown"
         assert store.complete(*claims) == [Answer.TOOK] * len(claims)
         found = store.driver.run(store.driver.get(acked))
         assert all(job is not None for job in found), "an acknowledged job was lost"
@@ -421,7 +421,7 @@ def test_an_async_driver_outlives_its_server() -> None:
 
 
 @pytest.mark.slow
-def test_a_frozen_server_holds_nobody_for_long() -> None:
+def test_a_frozen_server_blocks_no_call_for_long() -> None:
     with PostgresServer() as server:
         store = Store(PostgresDriver.from_url(f"{server.new_database()}?timeout=1s"))
         store.driver.migrate()
@@ -431,9 +431,9 @@ def test_a_frozen_server_holds_nobody_for_long() -> None:
             os.kill(process.pid, signal.SIGSTOP)
         try:
             started = time.monotonic()
-            with pytest.raises(StorageUnavailable) as told:
+            with pytest.raises(StorageUnavailable) as lost:
                 store.add()
-            assert told.value.maybe_applied
+            assert lost.value.maybe_applied
             assert time.monotonic() - started < 4
         finally:
             for process in tree:

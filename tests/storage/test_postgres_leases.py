@@ -1,5 +1,5 @@
-"""Claims by the hundred: their jobs stay filed as ready, one row names them all. Whoever looks for
-running jobs finds them as before, and nothing is left of the row when it says nothing any more."""
+"""Claims by the hundred: their jobs stay filed as ready, one row names them all. Reads of
+running jobs find them as before, and the row goes when it names no job any more."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_only_claims_by_the_hundred_leave_their_jobs_filed_as_ready(store: Store
     assert rows(store, "SELECT count(*) FROM winch.lease") == [(1,)]
 
 
-def test_who_looks_for_running_jobs_finds_them(store: Store) -> None:
+def test_reads_of_running_jobs_find_jobs_filed_as_ready(store: Store) -> None:
     session, driver = store.session(), store.driver
     store.add(MANY + 5)
     claims = store.claim(session, MANY, gated=0)
@@ -123,8 +123,8 @@ def test_a_stale_token_ends_nothing(store: Store) -> None:
     assert store.complete(claim) == [Answer.TOOK]
 
 
-def test_what_has_ended_is_not_looked_through(store: Store) -> None:
-    """Rows of which nothing runs wait for a sweep; until then they cost nobody anything."""
+def test_leases_without_running_jobs_are_not_scanned(store: Store) -> None:
+    """Rows of which nothing runs wait for a sweep; until then they slow no statement."""
     session, other = store.session(), store.session()
     store.add(3 * MANY)
     ended = store.claim(session, MANY, gated=0)

@@ -1,4 +1,4 @@
-"""Offers: who stores a plain job hands it over to a worker that waits, once and never for ever."""
+"""Offers: the producer of one job hands it over to a waiting worker, once and for a limited time."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from tests.storage.postgres_kit import (
     Background,
     Store,
     claiming_bell,
+    completed,
     connected,
     new_job,
     new_token,
     wait_for_lock,
 )
 from winch.core.errors import StorageUnavailable
+from winch.core.gates.uses import FIFO, LIMIT, RATE, SCOPE, GateSpec, GateUse, with_gates
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
 from winch.drivers.postgres.connections.libpq import Lone
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.fast.handover import ClaimingPostgresBell, Offer
-from winch.storage.params import ClaimParams, NewJob
+from winch.storage.params import ClaimParams, Finish, NewJob
 
 pytestmark = pytest.mark.servers
 
@@ -56,7 +59,29 @@ def store(migrated: str) -> Iterator[Store]:
     with closing(PostgresDriver.from_url(migrated)) as driver:
         yield Store(driver, migrated)
     with connected(migrated) as conn:
-        conn.execute("TRUNCATE winch.job, winch.session, winch.queue, winch.offer CASCADE")
+        conn.execute(
+            "TRUNCATE winch.job, winch.session, winch.queue, winch.offer, winch.gate, winch.permit,"
+            " winch.limit_set CASCADE"
+        )
+
+
+def limit(key: str = "t", n: int = 2, weight: int = 1) -> GateUse:
+    return GateUse(f"limit:{key}", LIMIT, "limit:t", n=n, weight=weight)
+
+
+def gated(*uses: GateUse, tenant: str | None = None, **fields: Any) -> dict[str, Any]:
+    fifo = next((use.key.removeprefix("fifo:") for use in uses if use.kind == FIFO), None)
+    return {"options": with_gates(None, uses, tenant), "tenant": tenant, "fifo": fifo, **fields}
+
+
+MEMBER = GateUse("fifo:a", FIFO)
+
+
+def permits(store: Store) -> list[tuple[Any, ...]]:
+    with connected(store.url) as conn:
+        return conn.execute(
+            "SELECT gate, job::text, token::text, weight FROM winch.permit ORDER BY gate, job"
+        ).fetchall()
 
 
 def claim_of(session: str, queues: tuple[str, ...] = ("default",)) -> ClaimParams:
@@ -93,7 +118,7 @@ async def waiting(
         await driver.arun(driver.claim(claim_of(session, queues)))
         wanted = claim_of(session, queues)
         task = asyncio.ensure_future(bell.claim_when_rung(driver.claim(wanted), timeout, is_idle=True))
-        while bell._waiter is None and not task.done():  # noqa: ASYNC110  # nobody tells
+        while bell._waiter is None and not task.done():  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0.001)
         yield Waiting(bell, task, wanted)
         if not task.done():
@@ -107,15 +132,16 @@ async def waiting(
 def standing(
     store: Store, session: str, until: str = "infinity", tasks: list[str] | None = None
 ) -> None:
-    """An offer of a worker that hears nothing."""
+    """An offer of a worker that receives no notification."""
     with connected(store.url) as conn:
         conn.execute(
-            "INSERT INTO winch.offer VALUES (%s, %s, 'default', %s, 'nobody', %s)",
+            "INSERT INTO winch.offer VALUES (%s, %s, 'default', %s, 'none', %s)",
             [new_token(), session, tasks, until],
         )
         conn.execute(
             "INSERT INTO winch.queue (name, waiting_until)"
             " VALUES ('default', 'infinity'), ('other', 'infinity')"
+            " ON CONFLICT (name) DO UPDATE SET waiting_until = excluded.waiting_until"
         )
 
 
@@ -155,7 +181,7 @@ def test_a_plain_job_is_handed_over(store: Store, args: str) -> None:
     assert offers(store) == 0
 
 
-def test_who_stores_without_blocking_hands_over_too(store: Store) -> None:
+def test_an_async_enqueue_hands_over_too(store: Store) -> None:
     async def work() -> None:
         async with waiting(store, session) as there:
             (stored,) = await store.driver.arun(store.driver.enqueue([new_job()]))
@@ -169,7 +195,7 @@ def test_who_stores_without_blocking_hands_over_too(store: Store) -> None:
     asyncio.run(work())
 
 
-def test_where_events_are_kept_it_is_stored_and_then_claimed(postgres_server: Any) -> None:
+def test_with_events_a_job_is_stored_before_it_is_claimed(postgres_server: Any) -> None:
     async def work(store: Store) -> tuple[str, list[Claim]]:
         async with waiting(store, session) as there:
             (job,) = await asyncio.to_thread(store.add)
@@ -183,7 +209,7 @@ def test_where_events_are_kept_it_is_stored_and_then_claimed(postgres_server: An
             session = store.session()
             job, (claim,) = asyncio.run(work(store))
             events = driver.run(driver.events())
-            (late,) = store.add()  # nobody waits
+            (late,) = store.add()  # no worker waits
             more = driver.run(driver.events())[len(events) :]
         assert [(event.v, event.kind, event.state) for event in events] == [
             (1, "enqueued", JobState.READY),
@@ -201,7 +227,7 @@ def test_a_job_whose_word_is_lost_is_found_when_the_wait_ends(store: Store) -> N
     async def work() -> None:
         side = store.driver._side()
         await side.listener.listening()
-        side.listener.own_channel = "winch_nobody_listens"
+        side.listener.own_channel = "winch_without_listener"
         async with waiting(store, session, timeout=0.5) as there:
             (job,) = await asyncio.to_thread(store.add)
             assert store.get(job).state is JobState.RUNNING
@@ -215,7 +241,7 @@ def test_what_a_ring_brings_and_what_was_handed_over_come_together(store: Store)
     async def work() -> None:
         side = store.driver._side()
         await side.listener.listening()
-        side.listener.own_channel = "winch_nobody_listens"
+        side.listener.own_channel = "winch_without_listener"
         async with waiting(store, session) as there:
             (handed,) = await asyncio.to_thread(store.add)
             rung = await asyncio.to_thread(store.add, 2)
@@ -266,14 +292,154 @@ def test_a_worker_of_several_queues_offers_for_each(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"task": "mail.other"}, {"fifo": "a"}, {"headers": {"a": "b"}}, {"queue": "other"}],
-    ids=["a task it does not know", "with a gate", "more than arguments", "another queue"],
+    [
+        {"task": "mail.other"},
+        {"headers": {"a": "b"}},
+        {"queue": "other"},
+        gated(limit(), headers={"a": "b"}),
+        gated(limit(), limit("other")),
+        gated(GateUse("rate:t", RATE, "rate:t", n=5, per=1000)),
+        gated(GateUse("scope:bank", SCOPE)),
+        gated(limit(), tenant="acme"),
+        gated(tenant="acme"),
+        gated(limit(weight=3)),
+        gated(limit(), task="mail.other"),
+    ],
+    ids=[
+        "a task it does not know",
+        "more than arguments",
+        "another queue",
+        "more than a gate",
+        "two gates",
+        "a rate",
+        "a scope",
+        "a limit and a tenant",
+        "a tenant",
+        "too heavy",
+        "a limit, and a task it does not know",
+    ],
 )
-def test_what_is_not_offered_for_is_not_handed_over(store: Store, fields: dict[str, Any]) -> None:
+def test_a_job_that_fits_no_offer_is_not_handed_over(store: Store, fields: dict[str, Any]) -> None:
     standing(store, store.session(), tasks=["mail.send"])
     (job,) = store.add(**fields)
     assert store.get(job).state is not JobState.RUNNING
     assert offers(store) == 1
+
+
+@pytest.mark.parametrize("use", [limit(weight=2), MEMBER], ids=["a limit", "a FIFO key"])
+def test_a_job_whose_gate_is_open_is_handed_over_with_its_permit(store: Store, use: GateUse) -> None:
+    async def work() -> list[Claim]:
+        async with waiting(store, session) as there:
+            (job,) = await asyncio.to_thread(lambda: store.add(**fields))
+            assert store.get(job).state is JobState.RUNNING
+            (claim,) = await there.claims()
+            assert (claim.id, claim.token, claim.options) == (job, there.token, fields["options"])
+            held = (use.key, job, *((claim.token, 2) if use.kind == LIMIT else (None, 0)))
+            assert permits(store) == [held]
+            return [claim]
+
+    session, fields = store.session(), gated(use)
+    (claim,) = asyncio.run(work())
+    standing(store, session)
+    (second,) = store.add(**fields)
+    assert store.get(second).state is JobState.READY, "the gate is taken"
+    assert offers(store) == 1
+    ended = replace(completed(claim), is_gated=True)
+    assert store.driver.run(store.driver.finish([ended])) == ["took"]
+    assert permits(store) == []
+    (third,) = store.add(**fields)
+    state = JobState.RUNNING if use.kind == LIMIT else JobState.READY
+    assert store.get(third).state is state, "a member waits for those before it"
+
+
+def test_a_limit_that_is_set_counts_for_a_hand_over(store: Store) -> None:
+    standing(store, store.session())
+    store.driver.run(store.driver.set_limits({"limit:t": GateSpec(0)}, by="tests"))
+    (job,) = store.add(**gated(limit()))
+    assert store.get(job).state is JobState.READY
+    store.driver.run(store.driver.set_limits({"limit:t": GateSpec(1)}, by="tests"))
+    (job,) = store.add(**gated(limit()))
+    assert store.get(job).state is JobState.RUNNING
+
+
+def test_a_job_is_not_handed_over_past_one_that_waits_at_its_gate(store: Store) -> None:
+    session = store.session()
+    (heavy,) = store.add(**gated(limit(weight=3)))
+    assert store.claim(session) == []
+    assert store.get(heavy).state is JobState.BLOCKED
+    standing(store, session)
+    (job,) = store.add(**gated(limit()))
+    assert store.get(job).state is JobState.READY
+
+
+def test_a_member_whose_key_is_blocked_by_a_death_is_not_handed_over(store: Store) -> None:
+    session = store.session()
+    use = GateUse("fifo:a", FIFO, blocks_on_death=True)
+    store.add(**gated(use))
+    (claim,) = store.claim(session)
+    died = Finish(
+        id=claim.id, token=claim.token, to=JobState.DEAD, what="failed", reason="no", is_gated=True
+    )
+    assert store.driver.run(store.driver.finish([died])) == ["took"]
+    standing(store, session)
+    (job,) = store.add(**gated(use))
+    assert store.get(job).state is JobState.READY
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["its row is there", "its row is just made"])
+def test_a_producer_does_not_wait_for_a_gate_that_another_transaction_has(
+    store: Store, is_new: bool
+) -> None:
+    standing(store, store.session())
+    with psycopg.connect(store.url) as other:
+        other.execute("INSERT INTO winch.gate (key) VALUES ('limit:t')")
+        if not is_new:
+            other.commit()
+            other.execute("SELECT FROM winch.gate FOR NO KEY UPDATE")
+        began = time.monotonic()
+        (job,) = store.add(**gated(limit()))
+        assert time.monotonic() - began < 5
+        assert store.get(job).state is JobState.READY
+        assert offers(store) == 1
+        other.rollback()
+    (job,) = store.add(**gated(limit()))
+    assert store.get(job).state is JobState.RUNNING
+
+
+def test_two_producers_and_a_claim_take_one_permit_once(store: Store) -> None:
+    """Each begins while the one before it has not committed."""
+    session = store.session()
+    standing(store, session)
+    standing_too = [new_token(), session, None, "nobody"]
+    with connected(store.url) as conn:
+        conn.execute(
+            "INSERT INTO winch.offer VALUES (%s, %s, 'default', %s, %s, 'infinity')", standing_too
+        )
+    jobs = [new_job(**gated(limit(n=1))) for _ in range(2)]
+    with (
+        psycopg.connect(store.url) as first,
+        psycopg.connect(store.url) as second,
+        connected(store.url) as watcher,
+    ):
+        assert hand_over(store, first, jobs[0])
+        taken = Background(lambda: hand_over(store, second, jobs[1]))
+        assert not taken.result(), "it does not wait for the first"
+        second.commit()
+        claimed = Background(lambda: store.claim(session))
+        wait_for_lock(watcher)
+        first.commit()
+        assert claimed.result() == []
+    assert store.get(jobs[1].id).state is JobState.BLOCKED
+    assert [permit[1] for permit in permits(store)] == [jobs[0].id]
+
+
+def test_the_permit_of_a_job_that_was_handed_over_goes_with_its_session(store: Store) -> None:
+    session = store.session()
+    standing(store, session)
+    (job,) = store.add(**gated(limit(n=1)))
+    assert len(permits(store)) == 1
+    store.driver.run(store.driver.end_session(session))
+    assert (store.get(job).state, permits(store)) == (JobState.READY, [])
 
 
 def test_a_paused_queue_hands_nothing_over(store: Store) -> None:
@@ -309,7 +475,7 @@ def test_a_job_stored_behind_a_setting_is_not_handed_over(store: Store) -> None:
 
 
 def test_nothing_is_handed_over_in_a_transaction_that_is_not_ours(store: Store) -> None:
-    """It may stay open for hours, and the offer would be nobody's."""
+    """It may stay open for hours, and the offer would belong to no worker."""
     standing(store, store.session())
     with psycopg.connect(store.url) as conn:
         (stored,) = store.driver.run_on(conn, store.driver.enqueue([new_job()]))
@@ -333,7 +499,7 @@ def test_an_ended_session_is_handed_nothing(store: Store) -> None:
     asyncio.run(work())
 
 
-def test_nobody_waits_for_a_session_that_is_about_to_end(store: Store) -> None:
+def test_an_enqueue_does_not_wait_for_a_session_that_is_ending(store: Store) -> None:
     """A rescue has the session's row: the job is stored at once, for others."""
 
     async def work() -> None:
@@ -360,10 +526,8 @@ def test_an_offer_is_over_by_its_time(store: Store) -> None:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_worker_that_stops_waits_for_who_hands_over_in_that_moment(
-    store: Store, is_committed: bool
-) -> None:
-    """Two who want the same offer: the producer, whose transaction is held open here, and its worker."""
+def test_a_stopping_worker_waits_for_a_hand_over_in_progress(store: Store, is_committed: bool) -> None:
+    """The producer, whose transaction is held open here, and the worker want the same offer."""
 
     async def work() -> None:
         async with waiting(store, session) as there:
@@ -402,7 +566,7 @@ def test_two_producers_take_one_offer_once(store: Store) -> None:
     asyncio.run(work())
 
 
-def test_a_worker_that_dies_with_a_job_of_which_it_never_heard_is_rescued(store: Store) -> None:
+def test_a_job_whose_worker_dies_before_it_learns_of_it_is_rescued(store: Store) -> None:
     session = store.session()
     standing(store, session)
     (job,) = store.add()

@@ -99,7 +99,7 @@ def test_the_statements_can_be_run_again(roles: Roles) -> None:
         conn.execute(script)
 
 
-def test_the_migrator_owns_the_schema_and_nobody_else_may_change_it(roles: Roles) -> None:
+def test_only_the_migrator_may_change_the_schema(roles: Roles) -> None:
     migrator = App(roles.url_of("migrator"))
     assert migrator.migrate() == []
     migrator.close()
@@ -191,7 +191,7 @@ def test_a_worker_runs_jobs_under_its_role(roles: Roles, tmp_path: Path) -> None
 def test_a_worker_with_the_grants_of_an_earlier_release_works(
     roles: Roles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It cannot leave offers, and claims its jobs instead; it says so once."""
+    """It cannot leave offers, and claims its jobs instead; it logs that once."""
     worker = f"{roles.schema}_worker"
     with psycopg.connect(roles.url, autocommit=True) as conn:
         conn.execute(f"REVOKE ALL ON {roles.schema}.offer FROM {worker}".encode())
@@ -199,9 +199,9 @@ def test_a_worker_with_the_grants_of_an_earlier_release_works(
             asyncio.run(_idle_and_embedded(roles.app("worker")))
         finally:
             conn.execute(f"GRANT ALL ON {roles.schema}.offer TO {worker}".encode())
-    told = [record.getMessage() for record in caplog.records if "handed over" in record.getMessage()]
-    assert len(told) == 1, told
-    assert f'missing: GRANT SELECT, INSERT, UPDATE, DELETE ON "{roles.schema}".offer' in told[0]
+    lines = [record.getMessage() for record in caplog.records if "handed over" in record.getMessage()]
+    assert len(lines) == 1, lines
+    assert f'missing: GRANT SELECT, INSERT, UPDATE, DELETE ON "{roles.schema}".offer' in lines[0]
 
 
 async def _idle_and_embedded(app: App) -> None:
@@ -248,7 +248,7 @@ def test_a_reader_looks_and_changes_nothing(roles: Roles, tmp_path: Path) -> Non
     ):
         done = winch(*args)
         assert done.returncode == 0, (args, done.stderr)
-    for args in (["workers", "list"], ["doctor"]):  # nobody is live, and this server skips fsync
+    for args in (["workers", "list"], ["doctor"]):  # no worker is live, and this server skips fsync
         done = winch(*args)
         assert "permission denied" not in done.stdout + done.stderr, args
     for args in (

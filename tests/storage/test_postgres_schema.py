@@ -44,7 +44,7 @@ def watcher(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
 # -- migrations --------------------------------------------------------------------------------------
 
 
-def test_migrating_says_what_it_did_and_does_it_once(empty_postgres_url: str) -> None:
+def test_migrate_reports_what_it_applied_and_applies_it_once(empty_postgres_url: str) -> None:
     driver = PostgresDriver.from_url(empty_postgres_url)
     assert "CREATE TABLE" in driver.migration_sql()
     assert '"winch".job' in driver.migration_sql()
@@ -213,7 +213,9 @@ def test_the_schema_is_the_golden_one(postgres_url: str, watcher: psycopg.Connec
     assert found == GOLDEN.read_text(), "the schema changed: WINCH_UPDATE_GOLDEN=1 rewrites the file"
 
 
-def test_every_partial_index_says_whom_it_serves(store: Store, watcher: psycopg.Connection[Any]) -> None:
+def test_every_partial_index_names_the_statement_it_serves(
+    store: Store, watcher: psycopg.Connection[Any]
+) -> None:
     rows = watcher.execute(
         """
         SELECT relname
@@ -359,7 +361,7 @@ def test_expired_partitions_are_dropped_whole(store: Store, watcher: psycopg.Con
     assert driver.run(driver.get([stays]))[0] is not None
 
 
-def test_a_reader_of_the_archive_holds_up_a_drop_and_nobody_else(
+def test_a_reader_of_the_archive_delays_only_a_drop(
     store: Store, watcher: psycopg.Connection[Any]
 ) -> None:
     now = datetime.now(UTC)
@@ -373,10 +375,10 @@ def test_a_reader_of_the_archive_holds_up_a_drop_and_nobody_else(
     assert driver.run(driver.get([job])) == [None]
 
 
-def test_what_finds_no_partition_is_caught_and_still_pruned(
+def test_rows_without_a_partition_land_in_the_default_one_and_are_pruned(
     store: Store, watcher: psycopg.Connection[Any]
 ) -> None:
-    later = datetime.now(UTC) + 60 * DAY  # nobody has pruned, so nobody has made partitions ahead
+    later = datetime.now(UTC) + 60 * DAY  # no pruner has run, so there are no partitions ahead
     job = finish(store, JobState.COMPLETED, later)
     assert partition_of(watcher, job) == "archive_default"
     driver = store.driver

@@ -1,4 +1,4 @@
-"""Sockets of connections that are lost: nobody watches them any more, and nobody waits for ever."""
+"""Sockets of lost connections: the loop stops watching them, and no call waits for ever."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def store(postgres_url: str) -> Iterator[Store]:
 
 
 def test_a_connection_that_is_lost_leaves_its_number_to_the_next(store: Store) -> None:
-    """libpq closes the socket while it reads. Whoever watches it must be gone by then: the event loop
-    would take the next socket of that number for the old one, and fail, or never hear of it."""
+    """libpq closes the socket while it reads. Its watcher must be gone by then: the event loop
+    would take the next socket of that number for the old one, and fail, or miss its events."""
 
     async def work() -> None:
         bell = driver.claiming_bell(["default"])
@@ -37,7 +37,7 @@ def test_a_connection_that_is_lost_leaves_its_number_to_the_next(store: Store) -
             found = await asyncio.gather(*runs, return_exceptions=True)
             assert [e for e in found if isinstance(e, BaseException)] == []
             async with asyncio.timeout(10):
-                while not bell._listener.is_up:  # noqa: ASYNC110  # nobody tells
+                while not bell._listener.is_up:  # noqa: ASYNC110  # there is no event for it
                     await asyncio.sleep(0.01)
         await bell.aclose()
         await driver.aclose()
@@ -51,7 +51,7 @@ def test_a_connection_that_is_lost_leaves_its_number_to_the_next(store: Store) -
 
 
 def test_an_answer_that_is_cut_off_is_watched_no_more(store: Store) -> None:
-    """From the moment it is known, and before anybody else can open a socket."""
+    """As soon as the loss is known, and before another socket can be opened."""
 
     async def work() -> None:
         loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ def test_an_answer_that_is_cut_off_is_watched_no_more(store: Store) -> None:
     asyncio.run(work())
 
 
-def test_a_connection_that_is_cut_ends_also_what_nobody_watches(store: Store) -> None:
+def test_cutting_a_connection_fails_a_call_that_no_reader_watches(store: Store) -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         connection = await psycopg.AsyncConnection.connect(store.url, autocommit=True)

@@ -1,4 +1,4 @@
-"""Wake-ups: heard across processes at once, sent only when somebody waits, and never needed."""
+"""Wake-ups: received across processes at once, sent only to waiters, and never required."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.storage.postgres_kit import (
     new_token,
     recorded,
 )
-from winch.core.gates.uses import FIFO, GateUse, with_gates
+from winch.core.gates.uses import FIFO, RATE, GateUse, with_gates
 from winch.core.job import Claim
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.fast.handover import ClaimingPostgresBell
@@ -72,7 +72,7 @@ def heard(conn: psycopg.Connection[Any], seconds: float = 0.2) -> list[str]:
 
 
 def test_a_job_of_another_process_is_heard_at_once(store: Store) -> None:
-    """The other process tells when it committed, by the same monotonic clock."""
+    """The other process prints when it committed, by the same monotonic clock."""
     script = textwrap.dedent(
         f"""
         import sys, time
@@ -119,7 +119,7 @@ def test_a_job_of_another_process_is_heard_at_once(store: Store) -> None:
     assert sorted(late)[len(late) // 2] < 0.05, late
 
 
-def test_nothing_is_sent_while_nobody_waits(store: Store) -> None:
+def test_nothing_is_sent_without_a_waiter(store: Store) -> None:
     with ears(store.url, store.driver._address.channel) as listening:
         store.add(5)
         store.add(delay=timedelta(seconds=1))
@@ -183,7 +183,7 @@ def test_too_many_queues_for_a_payload_ring_for_all(store: Store) -> None:
         assert heard(listening) == ["[]"]
 
 
-def test_waiting_is_said_seldom_whoever_waits(store: Store) -> None:
+def test_waiters_announce_themselves_rarely(store: Store) -> None:
     async def work() -> None:
         async with belled(store, "default") as one:
             other = store.driver.bell(["default"])
@@ -204,7 +204,7 @@ def test_waiting_is_said_seldom_whoever_waits(store: Store) -> None:
     assert RENEW < 10
 
 
-def test_a_queue_that_somebody_waits_for_is_no_queue_to_list(store: Store) -> None:
+def test_a_queue_with_only_a_waiter_is_not_listed(store: Store) -> None:
     async def work() -> None:
         async with belled(store, "awaited", due=True):
             pass
@@ -244,7 +244,7 @@ def test_a_listener_that_was_killed_comes_back(store: Store, caplog: pytest.LogC
 
 
 @pytest.mark.faults
-def test_waiting_never_raises_where_nobody_answers() -> None:
+def test_waiting_does_not_raise_while_the_server_is_down() -> None:
     store = Store(PostgresDriver.from_url("postgresql://127.0.0.1:1/x"))
 
     async def work() -> float:
@@ -355,7 +355,8 @@ def test_a_claimed_job_starts_before_the_offer_is_withdrawn(store: Store) -> Non
         await bell.aclose()
         await store.driver.aclose()
 
-    job = new_job(options=with_gates(None, [GateUse("fifo:a", FIFO)]))
+    # A rate: such a job is never handed over.
+    job = new_job(options=with_gates(None, [GateUse("rate:t", RATE, "rate:t", n=5, per=1000)]))
     session = store.session()
     with connected(store.url) as looking:
         asyncio.run(work())
@@ -372,7 +373,7 @@ def test_a_wait_that_is_ended_from_outside_claims_nothing(store: Store) -> None:
         store.add(queue="other")
         bell.rouse()
         assert await waiting == []
-        # One that nobody rings for looks by itself.
+        # A waiter without a ring polls by itself.
         store.driver.run(store.driver.enqueue([new_job()]))
         bell._has_rung = False
         assert len(await bell.claim_when_rung(store.driver.claim(claim_of(store, session)), 0.01)) == 1
@@ -422,7 +423,7 @@ def test_a_claim_that_was_sent_and_is_not_waited_for_takes_its_connection_with_i
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             assert lane._idle == []
-            # The server may still carry out the claim that nobody waits for, and would give it the job.
+            # The server may still run the abandoned claim, and would give it the job.
             await asyncio.to_thread(until_gone, store.url, backend)
             store.driver.run(store.driver.enqueue([new_job()]))
             claims = await store.driver.arun(store.driver.claim(claim_of(store, session)))
@@ -470,7 +471,7 @@ def test_a_claim_that_may_take_jobs_with_gates_misses_none(store: Store) -> None
     assert [step.sql.name for step in steps] == ["claim.few"]
 
 
-def test_who_waits_for_due_jobs_does_not_hear_of_ready_ones(store: Store) -> None:
+def test_a_waiter_for_due_jobs_is_not_woken_by_ready_ones(store: Store) -> None:
     async def work() -> None:
         async with belled(store, due=True), belled(store, "default"):
             await store.driver.arun(store.driver.enqueue([new_job()]))
@@ -484,7 +485,7 @@ def test_who_waits_for_due_jobs_does_not_hear_of_ready_ones(store: Store) -> Non
 
 
 def test_members_that_end_ring_only_when_none_is_left_unclaimed(store: Store) -> None:
-    """Every end is written down; while a member is not even claimed, nobody is woken to look in vain."""
+    """Every end is recorded; while a member is unclaimed, no worker is woken in vain."""
     prefix = new_id()[:30]
     headers = {AWAITED_HEADER: ALL + prefix}
     members = [new_job(id=prefix + f"{number:06x}", headers=headers) for number in range(4)]
@@ -495,7 +496,7 @@ def test_members_that_end_ring_only_when_none_is_left_unclaimed(store: Store) ->
         async with belled(store, due=True):
             pass
 
-    asyncio.run(wait())  # somebody has said that he waits, and stays heard for a while
+    asyncio.run(wait())  # a waiter has announced itself, and its mark stays for a while
     first, second, third = store.claim(session), store.claim(session), store.claim(session, limit=2)
     with ears(store.url, store.driver._address.due_channel) as due:
         store.complete(*third)
@@ -510,7 +511,7 @@ def test_members_that_end_ring_only_when_none_is_left_unclaimed(store: Store) ->
         assert conn.execute("SELECT key FROM winch.recheck").fetchall() == [(ALL + prefix,)] * 4
 
 
-def test_one_transaction_tells_of_members_once_and_of_others_one_by_one(store: Store) -> None:
+def test_one_transaction_writes_one_key_for_all_members_and_one_for_each_other_job(store: Store) -> None:
     prefix, other = new_id()[:30], new_id()
     together, alone = {AWAITED_HEADER: ALL + prefix}, {AWAITED_HEADER: other}
     members = [new_job(id=prefix + f"{number:06x}", headers=together) for number in range(3)]

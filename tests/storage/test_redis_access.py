@@ -60,7 +60,7 @@ def cluster(authority: Authority) -> Iterator[RedisCluster]:
 
 
 def rights() -> list[str]:
-    """What docs/howto/redis.md says that the user needs."""
+    """The rights that docs/howto/redis.md lists for the user."""
     text = (ROOT / "docs/howto/redis.md").read_text()
     found = re.search(r"^ACL SETUSER winch on '>PASSWORD' (.*)$", text, re.MULTILINE)
     assert found is not None
@@ -80,7 +80,7 @@ def rediss(server: RedisServer, login: str = "", **options: str) -> str:
 
 
 def use(url: str) -> None:
-    """A job's whole life, by a synchronous producer and an asynchronous worker who is woken for it."""
+    """A job's whole life, by a synchronous producer and an asynchronous worker that is woken for it."""
     driver = redis_class(url).from_url(url)
     moment = iter(range(1, 100))
 
@@ -123,7 +123,7 @@ def use(url: str) -> None:
 
 
 def refused(url: str, error: type[Exception], words: str) -> None:
-    """Both sides say so, and neither tells the password."""
+    """The errors of both sides name it, without the password."""
     for ask in (lambda driver: driver.run(driver.counts()), arun):
         driver = redis_class(url).from_url(url)
         with pytest.raises(error, match=words) as raised:
@@ -154,14 +154,14 @@ def test_a_server_is_used_over_tls(secured: RedisServer) -> None:
 
 
 @needs_tls
-def test_a_server_that_nobody_vouches_for_is_not_used(secured: RedisServer, tmp_path: Path) -> None:
+def test_a_server_without_a_trusted_certificate_is_refused(secured: RedisServer, tmp_path: Path) -> None:
     refused(rediss(secured, ca_file=""), StorageUnavailable, "certificate verify failed.*ca_file=FILE")
-    other = Authority("somebody else").write(tmp_path)[0]
+    other = Authority("another authority").write(tmp_path)[0]
     refused(rediss(secured, ca_file=str(other)), StorageUnavailable, "certificate verify failed")
     refused(rediss(secured, ca_file=str(tmp_path / "none")), ConfigError, "ca_file=.*none in the URL")
 
 
-def test_a_port_without_tls_is_told_from_one_with_it(server: RedisServer) -> None:
+def test_a_port_without_tls_has_its_own_error(server: RedisServer) -> None:
     refused(
         f"rediss://127.0.0.1:{server.port}?timeout=0.5s",
         StorageUnavailable,
@@ -186,7 +186,7 @@ def test_a_user_may_not_touch_what_is_not_winchs(server: RedisServer) -> None:
     refused(f"redis://{LOGIN}@127.0.0.1:{server.port}?schema=other", StorageError, "docs/howto/redis.md")
 
 
-def test_a_wrong_login_says_where_it_belongs(server: RedisServer) -> None:
+def test_the_error_of_a_wrong_login_names_its_setting(server: RedisServer) -> None:
     refused(f"redis://winch:wrong@127.0.0.1:{server.port}", ConfigError, "redis://user:password@host")
     refused(f"redis://guest:guest@127.0.0.1:{server.port}", StorageError, "lacks a right")
     server.ask("CONFIG", "SET", "requirepass", "needed")
@@ -207,7 +207,7 @@ def test_a_cluster_is_used_over_tls_by_a_user(cluster: RedisCluster) -> None:
     hosts = ",".join(f"127.0.0.1:{node.tls_port}" for node in cluster.nodes)
     ca_file = cluster.nodes[0].ca_file
     use(f"rediss+cluster://{hosts}?ca_file={ca_file}")
-    for node in cluster.nodes:  # each of them tells where the slot is
+    for node in cluster.nodes:  # each of them names the node of the slot
         use(f"rediss+cluster://{LOGIN}@127.0.0.1:{node.tls_port}?ca_file={ca_file}")
     refused(f"rediss+cluster://winch:wrong@{hosts}?ca_file={ca_file}", ConfigError, "WRONGPASS")
     refused(f"rediss+cluster://{hosts}", StorageUnavailable, "ca_file=FILE")

@@ -168,11 +168,11 @@ def test_a_large_claim_takes_jobs_under_gates_from_all_parts_alike() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_what_a_run_collects_is_not_left_to_the_next(name: str) -> None:
+def test_every_collection_of_a_run_starts_empty(name: str) -> None:
     once, _, rest = script_for_many(name).text.decode().partition("local function run()")
-    said = re.search(r"^local (P, .*)$", once, re.MULTILINE)
-    assert said is not None
-    for word in said[1].split(", "):
+    declared = re.search(r"^local (P, .*)$", once, re.MULTILINE)
+    assert declared is not None
+    for word in declared[1].split(", "):
         assert re.search(rf"^(\w+, )*{word}(, \w+)* = ", rest, re.MULTILINE), f"{word} is not set anew"
         assert not re.search(rf"^local ([\w, ]+, )?{word}\b", rest, re.MULTILINE), f"{word} is hidden"
     # All else that is made once is a function, a table of names in capitals, or made when first needed.
@@ -251,7 +251,7 @@ def test_only_jobs_that_stand_alone_leave_home(driver: RedisClusterDriver) -> No
 
 
 @pytest.mark.servers
-def test_a_node_is_asked_once_for_all_its_shards(driver: RedisClusterDriver, url: str) -> None:
+def test_a_node_gets_one_request_for_all_its_shards(driver: RedisClusterDriver, url: str) -> None:
     jobs = [new_job() for _ in range(500)]
     ports = [int(address.rpartition(":")[2]) for address in url.split(",")]
 
@@ -279,7 +279,7 @@ def test_a_node_is_asked_once_for_all_its_shards(driver: RedisClusterDriver, url
 
 
 @pytest.mark.servers
-def test_a_given_id_is_one_job_whatever_else_is_said_of_it(driver: RedisClusterDriver) -> None:
+def test_a_given_id_is_one_job_whatever_its_other_fields(driver: RedisClusterDriver) -> None:
     plain = new_job(is_given_id=True)
     assert driver.run(driver.enqueue([plain]))[0].is_new
     again = new_job(id=plain.id, is_given_id=True, unique_key="k")
@@ -319,8 +319,10 @@ def test_a_job_that_waits_for_a_signal_goes_on_at_home(driver: RedisClusterDrive
     assert other.run(other.finish([completed(ref)])) == [Answer.TOOK]
     assert other.run(other.finish([completed(ref)])) == [Answer.ALREADY]
     other.close()
-    told = [(event.kind, event.v) for event in driver.run(driver.events()) if event.job == job.id]
-    assert [v for _, v in told] == list(range(1, len(told) + 1))
+    changes_of_job = [
+        (event.kind, event.v) for event in driver.run(driver.events()) if event.job == job.id
+    ]
+    assert [v for _, v in changes_of_job] == list(range(1, len(changes_of_job) + 1))
 
 
 def interrupted(driver: RedisClusterDriver, job_id: str, sought: Sought, steps: int) -> None:
@@ -374,7 +376,9 @@ def _session_of(driver: RedisDriver, wanted: str) -> str:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("steps", [1, 2])
-def test_what_somebody_began_the_next_rescue_ends(driver: RedisClusterDriver, steps: int) -> None:
+def test_an_interrupted_move_is_completed_by_the_next_rescue(
+    driver: RedisClusterDriver, steps: int
+) -> None:
     job = new_job()
     driver.run(driver.enqueue([job]))
     session = start(driver)
@@ -497,7 +501,7 @@ def test_a_waiting_job_that_is_under_way_is_found(
 
 
 @pytest.mark.servers
-def test_doctor_reads_every_node_and_tells_of_the_weakest(driver: RedisClusterDriver) -> None:
+def test_doctor_reads_every_node_and_reports_the_weakest(driver: RedisClusterDriver) -> None:
     nodes = driver.facts()
     assert len(nodes) == 3
     *_, last = nodes
@@ -519,7 +523,7 @@ def test_doctor_reads_every_node_and_tells_of_the_weakest(driver: RedisClusterDr
 
 
 @pytest.mark.servers
-def test_a_slot_on_the_move_keeps_nobody_from_the_others(driver: RedisClusterDriver) -> None:
+def test_a_migrating_slot_does_not_block_the_others(driver: RedisClusterDriver) -> None:
     jobs = [new_job() for _ in range(300)]
     driver.run(driver.enqueue(jobs))
     session = start(driver)

@@ -302,7 +302,7 @@ def test_the_end_of_a_member_claims_the_next_in_its_shard(driver: RedisClusterDr
     assert parts_of(driver, second.id) == [shard_of(second.id)] != [HOME]
 
 
-def test_limits_are_told_and_counted_in_every_part(driver: RedisClusterDriver) -> None:
+def test_limits_are_published_and_counted_in_every_part(driver: RedisClusterDriver) -> None:
     jobs = [gated(limit(f"k{number}", 1)) for number in range(40) for _ in range(2)]
     driver.run(driver.enqueue(jobs))
     session = start(driver)

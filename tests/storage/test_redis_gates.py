@@ -147,7 +147,7 @@ def test_many_tenants_are_served_in_turn(store: Store) -> None:
     assert served == Counter(dict.fromkeys(tenants, 3))
 
 
-def test_options_that_somebody_damaged_hold_nobody(store: Store) -> None:
+def test_a_job_with_damaged_options_blocks_no_other(store: Store) -> None:
     damaged = (
         '{"gates":[{"key":7}]}',
         '{"gates":',
@@ -365,7 +365,7 @@ class Pair:
         self.ask(lambda one: one.limits())
 
 
-def test_rates_scopes_and_settings_come_to_what_the_reference_says(store: Store) -> None:
+def test_rates_scopes_and_settings_agree_with_the_reference(store: Store) -> None:
     continued = 0
     # 145: ends of one call that a breaker counts; 262: tenants of weight 3.
     for seed in (*range(2 * len(SETS)), 145, 262):

@@ -1,7 +1,7 @@
 """Redis: what counts of a limit when a session claims more jobs than it runs at once.
 
 Every way in which a claim ends must leave the two numbers right: what is in use of the gate, and how
-many jobs of each session have passed it. A model in Python says what they are.
+many jobs of each session have passed it. A model in Python computes them.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def fail(model: Model, session: str, some: list[Claim]) -> None:
 
 
 def cancel(model: Model, session: str, some: list[Claim]) -> None:
-    """Asked for while they run: the end that says so cancels them."""
+    """Requested while they run: the finish that sees it cancels them."""
     model.driver.run(model.driver.cancel([one.id for one in some], by="ada"))
     ends = [Finish(id=one.id, token=one.token, to=JobState.CANCELLED, what="cancelled") for one in some]
     model.took(model.driver.finish(ends))

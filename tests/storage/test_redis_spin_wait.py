@@ -37,7 +37,7 @@ def look_in_vain(watch: SpinWait) -> int:
     return sleeps
 
 
-def test_who_finds_a_reply_looks_again(pair: Pair) -> None:
+def test_a_caller_that_finds_a_reply_spins_again(pair: Pair) -> None:
     watch, ours, theirs = pair
     for _ in range(100):
         theirs.sendall(b"+OK\r\n")
@@ -46,7 +46,7 @@ def test_who_finds_a_reply_looks_again(pair: Pair) -> None:
         assert ours.recv(100) == b"+OK\r\n"
 
 
-def test_the_more_often_in_vain_the_longer_nobody_looks(pair: Pair) -> None:
+def test_each_vain_spin_doubles_the_sleeps_before_the_next(pair: Pair) -> None:
     watch, ours, theirs = pair
     assert [look_in_vain(watch) for _ in range(3)] == [FEWEST, 2 * FEWEST, 4 * FEWEST]
     while (sleeps := look_in_vain(watch)) < MOST:
@@ -68,7 +68,7 @@ def test_a_closed_connection_is_seen_at_once(pair: Pair) -> None:
     assert ours.recv(100) == b""
 
 
-def test_nobody_looks_through_tls(pair: Pair) -> None:
+def test_a_tls_connection_does_not_spin(pair: Pair) -> None:
     """A reply may have been read and not yet been asked for."""
     _, ours, _ = pair
     context = ssl.create_default_context()
@@ -76,7 +76,7 @@ def test_nobody_looks_through_tls(pair: Pair) -> None:
         assert spin_wait(sock) is None
 
 
-def test_who_stores_jobs_alone_looks_and_threads_by_turns_do_not(
+def test_a_lone_producer_spins_and_alternating_threads_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WINCH_FAST", "on")

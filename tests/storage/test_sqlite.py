@@ -1,4 +1,4 @@
-"""The SQLite driver beyond the conformance suite: addresses, files, schema, conn=, events, plans."""
+"""The SQLite driver beyond the conformance suite: addresses, files, schema, conn=."""
 
 from __future__ import annotations
 
@@ -9,69 +9,24 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from tests.storage.sqlite_jobs import make_job
 from winch.core.errors import ConfigError, SchemaMismatch, StorageError, StorageFull, StorageUnavailable
-from winch.core.job import MAX_CRASHES
 from winch.core.lifecycle import JobState
-from winch.core.values.ids import job_id, random_id
 from winch.drivers._shared import migrate, sql
-from winch.drivers.memory import MemoryDriver
 from winch.drivers.sqlite import schema
 from winch.drivers.sqlite.address import parse_url, refuse_network
 from winch.drivers.sqlite.connections.opening import has_wal_reset_bug
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.drivers.sqlite.statements import SQL
-from winch.drivers.sqlite.verbs import reads
-from winch.storage.crash_report import CrashReport
-from winch.storage.params import (
-    Answer,
-    ClaimParams,
-    ClaimRef,
-    Event,
-    Finish,
-    JobFilter,
-    NewJob,
-    NewSession,
-)
 from winch.storage.protocol import Driver
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GOLDEN = Path(__file__).parents[1] / "golden" / "sqlite.sql"
-_ids = iter(range(1, 1_000_000))
-
-
-def make_id() -> str:
-    return job_id(next(_ids), bytes(8))
-
-
-def make_token() -> str:
-    return random_id(next(_ids).to_bytes(16, "big"))
-
-
-def make_job(**fields: object) -> NewJob:
-    values: dict[str, object] = {"id": make_id(), "task": "mail.send", "args": "{}", **fields}
-    return NewJob(**values)  # type: ignore[arg-type]  # fields of any type, by name
-
-
-def make_session(**fields: object) -> NewSession:
-    values: dict[str, object] = {
-        "id": make_token(),
-        "worker": "w",
-        "host": "h",
-        "pid": 1,
-        "release": "1",
-        "queues": ("default",),
-        "tasks": ("mail.send",),
-        "slots": 4,
-        "lease": timedelta(seconds=30),
-        **fields,
-    }
-    return NewSession(**values)  # type: ignore[arg-type]  # fields of any type, by name
 
 
 @pytest.fixture
@@ -165,7 +120,7 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
         SqliteDriver(tmp_path).migrate()
 
 
-def test_what_is_not_a_database_is_refused(sqlite_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused(sqlite_path: Path) -> None:
     sqlite_path.write_bytes(b"not a database, but long enough to be looked at as one" * 20)
     driver = SqliteDriver(sqlite_path)
     with pytest.raises(StorageError, match="not a SQLite database"):
@@ -173,9 +128,9 @@ def test_what_is_not_a_database_is_refused(sqlite_path: Path) -> None:
     driver.close()
 
 
-def test_a_folder_that_may_not_be_written_is_told() -> None:
-    # Not tmp_path: nobody else may enter that one, and root, who may write everywhere, has to become
-    # somebody else here.
+def test_a_read_only_folder_raises() -> None:
+    # Not tmp_path: other users may not enter that one, and root, which may write everywhere, has to
+    # become another user here.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o555)
@@ -210,7 +165,7 @@ def test_local_file_systems_are_taken() -> None:
     refuse_network(Path("/mnt/shared"), mounts)
 
 
-def test_a_full_disk_is_told_and_survived(driver: SqliteDriver) -> None:
+def test_a_full_disk_raises_and_the_store_recovers(driver: SqliteDriver) -> None:
     driver.run(driver.enqueue([make_job()]))
     conn = driver._connections.writer()
     (pages,) = conn.execute("PRAGMA page_count").fetchone()
@@ -270,7 +225,7 @@ def test_which_builds_have_the_wal_reset_bug(version: tuple[int, int, int], has_
 
 
 @pytest.mark.parametrize("sync, number", [("full", 2), ("normal", 1)])
-def test_every_connection_syncs_as_told_and_never_checkpoints_by_itself(
+def test_every_connection_syncs_as_configured_and_never_checkpoints(
     sqlite_path: Path, sync: str, number: int
 ) -> None:
     driver = SqliteDriver.from_url(f"sqlite:///{sqlite_path}?sync={sync}")
@@ -369,7 +324,7 @@ def test_a_file_with_tables_of_that_name_is_left_alone(sqlite_path: Path) -> Non
     driver.close()
 
 
-def test_every_statement_says_what_it_is_for() -> None:
+def test_every_statement_has_a_comment_on_its_purpose() -> None:
     for statement in SQL.values():
         assert statement.header.startswith(f"-- {statement.name}: ")
 
@@ -468,239 +423,6 @@ def test_foreign_connections_to_the_file_are_taken_on_other_builds(
     elsewhere.close()
     with pytest.raises(ConfigError, match=r"got builtins\.object"):
         driver.run_on(object(), driver.enqueue([make_job()]))
-
-
-# -- events -------------------------------------------------------------------------------------------
-
-
-def play(driver: Driver) -> dict[str, list[Event]]:
-    """A story in which every kind of change happens in every way; the events by job."""
-    now = NOW
-
-    def later(seconds: float = 1) -> datetime:
-        nonlocal now
-        now += timedelta(seconds=seconds)
-        return now
-
-    names = iter(range(1000))
-    ids: list[str] = []
-
-    def new(**fields: object) -> NewJob:
-        ids.append(job_id(next(names), bytes(8)))
-        return make_job(id=ids[-1], **fields)
-
-    def token() -> str:
-        return random_id(next(names).to_bytes(16, "big"))
-
-    def session() -> str:
-        opened = make_session(id=token())
-        driver.run(driver.start_session(opened, now=later()))
-        return opened.id
-
-    def take(holder: str, limit: int) -> list[ClaimRef]:
-        params = ClaimParams(session=holder, token=token(), queues=("default",), limit=limit)
-        return [ClaimRef(c.id, c.token) for c in driver.run(driver.claim(params, now=later()))]
-
-    def end(ref: ClaimRef, to: JobState, **fields: object) -> Answer:
-        values = {"id": ref.id, "token": ref.token, "to": to, "what": "failed", **fields}
-        outcome = Finish(**values)  # type: ignore[arg-type]  # fields of any type, by name
-        return driver.run(driver.finish([outcome], now=later()))[0]
-
-    first = session()
-    driver.run(driver.enqueue([new() for _ in range(8)], now=later()))
-    driver.run(driver.enqueue([new(delay=timedelta(seconds=5))], now=later()))
-    targets = (
-        *(JobState.COMPLETED, JobState.RETRYING, JobState.SCHEDULED, JobState.READY),
-        *(JobState.CANCELLED, JobState.DEAD),
-    )
-    for ref, to in zip(take(first, 6), targets, strict=True):
-        end(ref, to, counts=to is not JobState.SCHEDULED)
-        end(ref, to)
-    driver.run(driver.promote(now=later(10)))
-    held = take(first, 6)
-    driver.run(driver.cancel([ref.id for ref in held[3:]], by="me", now=later()))
-    driver.run(driver.release([held[0], held[3]], now=later()))
-    driver.run(driver.give_up(first, [held[1].token], now=later()))
-    held = take(first, 3)
-    second = session()
-    held += take(second, 9)
-    driver.run(driver.cancel([held[0].id], by="me", now=later()))
-    driver.run(driver.end_session(first, CrashReport(held[1:2], "killed"), now=later()))
-    driver.run(driver.rescue(now=later(60)))
-    for _ in range(MAX_CRASHES):
-        third = session()
-        refs = take(third, 9)
-        driver.run(driver.end_session(third, CrashReport(refs, "killed"), now=later()))
-    driver.run(driver.retry(ids, by="me", now=later()))
-    driver.run(driver.cancel(ids[:4], by="me", reason="enough", now=later()))
-    driver.run(driver.delete(ids, by="me", now=later()))
-    driver.run(driver.enqueue([new(keep=timedelta(0))], now=later()))
-    end(take(session(), 1)[0], JobState.COMPLETED)
-    driver.run(driver.prune(now=later()))
-    events = driver.run(driver.events())
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    found: dict[str, list[Event]] = {}
-    for event in events:
-        found.setdefault(event.job, []).append(event)
-    return found
-
-
-def without_seq(event: Event) -> tuple[object, ...]:
-    """Jobs changed by one call have no order among themselves."""
-    return (
-        *(event.v, event.kind, event.state, event.token, event.by_token),
-        *(event.session, event.attempt, event.at),
-    )
-
-
-class Clock:
-    def now(self) -> datetime:
-        return NOW
-
-    def time(self) -> float:
-        return NOW.timestamp()
-
-    def monotonic(self) -> float:
-        return 0.0
-
-
-def test_triggers_write_the_events_of_the_reference(sqlite_path: Path) -> None:
-    driver = SqliteDriver(sqlite_path, events=True)
-    found, expected = play(driver), play(MemoryDriver(Clock(), events=True))
-    driver.close()
-    assert found.keys() == expected.keys()
-    for job, events in expected.items():
-        assert [without_seq(e) for e in found[job]] == [without_seq(e) for e in events]
-    kinds = {event.kind for events in expected.values() for event in events}
-    assert kinds == {
-        *("enqueued", "promoted", "claimed", "finished", "released", "rescued", "cancelled"),
-        *("retried", "deleted"),
-    }
-
-
-def test_without_events_there_are_no_triggers_and_with_them_the_schema_waits_for_them(
-    driver: SqliteDriver,
-) -> None:
-    driver.run(driver.enqueue([make_job()]))
-    assert driver.run(driver.events()) == []
-    watched = SqliteDriver(driver._address.path, events=True)
-    assert not watched.check_schema().is_ready
-    assert "CREATE TRIGGER" in watched.migration_sql()
-    assert watched.migrate() == ["events"]
-    assert watched.check_schema().is_ready
-    driver.run(driver.enqueue([make_job()]))
-    assert [event.kind for event in watched.run(watched.events())] == ["enqueued"]
-    watched.close()
-
-
-# -- plans --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name, index",
-    [
-        ("claim", "winch_job_ready"),
-        ("claim", "winch_job_gated"),
-        ("promote", "winch_job_due"),
-        ("promote.next", "winch_job_due"),
-        ("cancels", "winch_job_cancel"),
-        ("give_up", "winch_job_running"),
-        ("end_session.running", "winch_job_running"),
-        ("rescue.orphans", "winch_job_running"),
-        ("finish", "winch_job USING PRIMARY KEY"),
-        ("finish.archive", "winch_job USING PRIMARY KEY"),
-        ("finish.leave", "winch_job USING PRIMARY KEY"),
-        ("claim.take", "winch_job USING PRIMARY KEY"),
-        ("get", "winch_job USING PRIMARY KEY"),
-        ("get.kept", "sqlite_autoindex_winch_archive_1"),
-        ("list_jobs", "winch_job USING PRIMARY KEY"),
-        ("list_jobs.running", "winch_job_running"),
-        ("list_jobs.due", "COVERING INDEX winch_job_due"),
-        ("list_jobs.blocked", "winch_job_blocked"),
-        ("list_jobs.kept", "sqlite_autoindex_winch_archive_1"),
-        ("list_jobs.unusual", "winch_archive_unusual"),
-        ("list_jobs.alike", "winch_archive_alike"),
-        ("groups", "COVERING INDEX winch_archive_alike"),
-        ("trim", "winch_archive_dead"),
-        ("trim.many", "winch_archive_dead"),
-        ("trim.over", "winch_archive_dead"),
-        ("trim.delete", "sqlite_autoindex_winch_archive_1"),
-        ("enqueue.holders", "winch_job_unique"),
-        ("prune", "winch_archive_drop"),
-        ("explain", "winch_job_ready"),
-        ("wait", "winch_job_ready"),
-    ],
-)
-def test_no_statement_scans_all_jobs(driver: SqliteDriver, name: str, index: str) -> None:
-    driver.migrate()
-    statement = SQL[name]
-    with driver._connections.reader() as conn:
-        rows = conn.execute(
-            f"EXPLAIN QUERY PLAN {statement.text}", dict.fromkeys(statement.names, "[]")
-        ).fetchall()
-    plan = [row[3] for row in rows]
-    assert any(index in line for line in plan), plan
-    # A scan of the running jobs' own index is as long as the fleet has slots.
-    scans = [line for line in plan if line.startswith(("SCAN job", "SCAN archive", "SCAN other"))]
-    assert all("winch_job_running" in line or "winch_job_due" in line for line in scans), plan
-    assert not any(line.endswith(("job", "archive")) for line in scans), plan
-
-
-def test_waiting_jobs_are_found_among_very_many_ready_ones(
-    driver: SqliteDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A page looks at a bounded number of jobs; the waiting ones have indexes of their own."""
-    later = timedelta(hours=1)
-    waiting = [make_job(delay=later) for _ in range(4)]
-    driver.run(driver.enqueue(waiting))
-    driver.run(driver.enqueue([make_job() for _ in range(30)]))
-    wanted = JobFilter(states=(JobState.SCHEDULED,), limit=3, most=10)
-    page = driver.run(driver.list_jobs(wanted))
-    oldest, *rest = sorted(job.id for job in waiting)
-    assert [job.id for job in page.jobs] == rest[::-1]
-    assert not page.is_cut
-    page = driver.run(driver.list_jobs(msgspec.structs.replace(wanted, after=page.next)))
-    assert [job.id for job in page.jobs] == [oldest]
-    assert page.next is None
-    # Where they are very many, the list walks over all jobs, as for other states.
-    monkeypatch.setattr(reads, "_MOST_WAITING", 3)
-    page = driver.run(driver.list_jobs(wanted))
-    assert page.jobs == ()
-    assert page.is_cut
-    assert page.next is not None
-
-
-def test_lists_find_what_is_rare_among_much(driver: SqliteDriver) -> None:
-    session = make_session()
-    driver.run(driver.start_session(session))
-    jobs = [make_job() for _ in range(20)]
-    driver.run(driver.enqueue(jobs))
-    params = ClaimParams(session=session.id, token=make_token(), queues=("default",), limit=3)
-    claims = driver.run(driver.claim(params))
-    dead = Finish(id=claims[0].id, token=params.token, to=JobState.DEAD, what="failed")
-    driver.run(driver.finish([dead]))
-    for states, expected in (
-        ((JobState.RUNNING,), {claims[1].id, claims[2].id}),
-        ((JobState.DEAD,), {claims[0].id}),
-        ((JobState.RUNNING, JobState.DEAD), {claim.id for claim in claims}),
-    ):
-        page = driver.run(driver.list_jobs(JobFilter(states=states)))
-        assert {job.id for job in page.jobs} == expected
-
-
-def test_a_damaged_row_does_not_stop_its_neighbours(driver: SqliteDriver) -> None:
-    session = make_session()
-    driver.run(driver.start_session(session))
-    jobs = [make_job(), make_job()]
-    driver.run(driver.enqueue(jobs))
-    with driver.transaction() as conn:
-        conn.execute(
-            "UPDATE winch_job SET headers = '{', tags = 'x', history = '[1]' WHERE id = ?", [jobs[0].id]
-        )
-    params = ClaimParams(session=session.id, token=make_token(), queues=("default",), limit=9)
-    assert len(driver.run(driver.claim(params))) == 2
-    found = driver.run(driver.get([job.id for job in jobs]))
-    assert None not in found
 
 
 def test_a_driver_may_be_collected_inside_a_transaction_of_another(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Cost:
         return self
 
     def _see(self, statement: str) -> None:
-        # A trigger is told as the same statement once more, for every row.
+        # A trigger is reported as the same statement once more, for every row.
         if not statement.startswith("--") and statement not in self.statements[-1:]:
             self.statements.append(statement)
 
@@ -74,7 +74,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteDr
 
 def new_jobs(count: int) -> list[NewJob]:
     ids = job_ids(7 * 10**15, bytes(range(8)) * count)
-    return [NewJob(id=one, task="shop.mail", args='{"to":"somebody"}') for one in ids]
+    return [NewJob(id=one, task="shop.mail", args='{"to":"ada"}') for one in ids]
 
 
 def claimed(driver: SqliteDriver) -> list[Claim]:
@@ -125,7 +125,7 @@ def test_a_batch_goes_through_its_life_in_few_statements_and_bytes(driver: Sqlit
 
 
 @pytest.mark.parametrize("is_waited_for", [False, True])
-def test_the_end_of_an_awaited_job_is_written_down_only_while_somebody_waits(
+def test_the_end_of_an_awaited_job_is_recorded_only_while_a_waiter_exists(
     driver: SqliteDriver, is_waited_for: bool
 ) -> None:
     first, second = new_jobs(2)
@@ -141,7 +141,7 @@ def test_the_end_of_an_awaited_job_is_written_down_only_while_somebody_waits(
     driver.run(driver.finish(ended([claim])))
     keys = [row[0] for row in conn.execute("SELECT key FROM winch_recheck")]
     assert keys == [job_key(first.id)] * is_waited_for
-    if not is_waited_for:  # who comes later looks for itself
+    if not is_waited_for:  # a later waiter looks for itself
         driver.run(
             driver.enqueue_after([second], Dependencies([(second.id, [Wait(job_key(first.id))])]))
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage.test_sqlite import make_job
+from tests.storage.sqlite_jobs import make_job
 from winch.core.errors import StorageFull
 from winch.drivers.sqlite.driver import SqliteDriver
 from winch.storage.verbs import Verb

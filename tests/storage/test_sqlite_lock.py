@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.test_sqlite import make_job, make_session, make_token
+from tests.storage.sqlite_jobs import make_job, make_session, make_token
 from winch import App
 from winch.core.errors import StorageUnavailable
 from winch.core.lifecycle import JobState
@@ -76,7 +76,7 @@ def start(script: str, *args: str) -> subprocess.Popen[str]:
 
 @contextmanager
 def processes(script: str, *argses: tuple[str, ...]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that have all said their first line; killed at the end if need be."""
+    """Processes that have all printed their first line; killed at the end if need be."""
     started = [start(script, *args) for args in argses]
     try:
         for process in started:
@@ -187,7 +187,7 @@ def in_child(work: object) -> str:
     if child == 0:
         try:
             answer = str(work())
-        except BaseException as error:  # told to the parent
+        except BaseException as error:  # sent to the parent
             answer = f"{type(error).__name__}: {error}"
         os.write(writing, answer.encode())
         os._exit(0)
@@ -227,7 +227,7 @@ def test_parent_and_forked_child_both_go_on(sqlite_path: Path) -> None:
     driver.close()
 
 
-def test_a_child_forked_inside_a_transaction_is_told_so(sqlite_path: Path) -> None:
+def test_a_child_forked_inside_a_transaction_raises(sqlite_path: Path) -> None:
     driver = SqliteDriver(sqlite_path)
     job = make_job()
     with driver.transaction() as conn:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.test_sqlite import make_job
+from tests.storage.sqlite_jobs import make_job
 from tests.tools import program
 from winch.drivers.sqlite.driver import SqliteDriver
 

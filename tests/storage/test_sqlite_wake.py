@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage.test_sqlite import make_job, make_session, make_token
+from tests.storage.sqlite_jobs import make_job, make_session, make_token
 from winch.core.errors import StorageUnavailable
 from winch.core.job import Claim
 from winch.core.lifecycle import JobState
@@ -72,8 +72,8 @@ async def ring_time(bell: SqliteBell, act: Callable[[], object]) -> float | None
     await bell.arm()
     waiting = asyncio.ensure_future(bell.wait(2))
     await asyncio.sleep(0.02)
-    told = await asyncio.to_thread(act)
-    done = told if isinstance(told, float) else time.monotonic()
+    result = await asyncio.to_thread(act)
+    done = result if isinstance(result, float) else time.monotonic()
     return time.monotonic() - done if await waiting else None
 
 
@@ -108,7 +108,7 @@ def test_a_job_from_another_process_wakes_at_once(
 
         bell = driver.bell(["mail"])
         times = [await ring_time(bell, lambda: produce("mail")) for _ in range(5)]
-        assert None not in times, times  # the poll would come later than anybody waits here
+        assert None not in times, times  # the poll would come after the time limit here
         quiet = driver.bell(["quiet"])
         assert await ring_time(quiet, lambda: produce("mail")) is None
         await quiet.aclose()
@@ -118,7 +118,7 @@ def test_a_job_from_another_process_wakes_at_once(
     play(sqlite_path, story)
 
 
-def test_the_poll_finds_what_no_datagram_told(sqlite_path: Path) -> None:
+def test_the_poll_finds_jobs_without_a_datagram(sqlite_path: Path) -> None:
     async def story(driver: SqliteDriver) -> None:
         def write_by_hand() -> None:
             conn = sqlite3.connect(sqlite_path)
@@ -183,7 +183,7 @@ def test_jobs_due_soon_ring_the_promoters(sqlite_path: Path, monkeypatch: pytest
     play(sqlite_path, story)
 
 
-def test_nobody_is_rung_when_nobody_waits_and_before_the_commit(sqlite_path: Path) -> None:
+def test_no_bell_rings_without_a_waiter_or_before_the_commit(sqlite_path: Path) -> None:
     async def story(driver: SqliteDriver) -> None:
         driver.run(driver.enqueue([make_job()]))
         bell = driver.bell(["default"])
@@ -221,7 +221,7 @@ def test_the_dead_leave_nothing_behind(sqlite_path: Path) -> None:
     play(sqlite_path, story)
 
 
-def test_a_full_board_makes_room_by_burying_the_dead_and_else_the_poll_remains(
+def test_a_full_board_reuses_slots_of_dead_processes_and_else_relies_on_the_poll(
     sqlite_path: Path,
 ) -> None:
     async def story(driver: SqliteDriver) -> None:
@@ -281,10 +281,10 @@ def test_a_long_path_puts_the_bells_elsewhere_for_all_alike(tmp_path: Path) -> N
     assert not folder_for(long).exists()
 
 
-# -- who removes the folder ---------------------------------------------------------------------------
+# -- removal of the folder ----------------------------------------------------------------------------
 
 
-def test_the_last_who_leaves_removes_the_folder(sqlite_path: Path) -> None:
+def test_the_last_process_to_leave_removes_the_folder(sqlite_path: Path) -> None:
     first, second = BellSlots(sqlite_path), BellSlots(sqlite_path)
     taken = first.take(["default"], due=False)
     assert taken is not None
@@ -321,7 +321,7 @@ def test_boards_that_come_and_go_at_once_never_take_the_folder_from_under_anothe
     assert not folder_for(sqlite_path).exists()
 
 
-def test_who_comes_first_clears_away_what_the_dead_have_left(sqlite_path: Path) -> None:
+def test_the_first_process_removes_the_bells_of_dead_ones(sqlite_path: Path) -> None:
     folder = folder_for(sqlite_path)
     killed = f"""
 import os, signal
@@ -342,9 +342,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not folder.exists()
 
 
-def test_a_start_sweeps_folders_that_nobody_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_sweeps_unused_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     mine = f"winch-bells-{os.getuid()}"
     live = BellSlots(tmp_path / ("x" * 100) / "live.db")
@@ -363,7 +361,7 @@ def test_a_start_sweeps_folders_that_nobody_uses(
     assert bell_folder.sweep() == 2
     assert not dead.exists()
     assert not old.exists()
-    assert fresh.exists(), "somebody may just be making it"
+    assert fresh.exists(), "another process may just be making it"
     assert open_to_all.exists()
     assert other.exists()
     assert live.folder.exists()
@@ -397,9 +395,7 @@ def test_a_forked_child_neither_leaves_for_its_parent_nor_stays_in_its_place(sql
     assert not folder_for(sqlite_path).exists()
 
 
-def test_a_board_that_was_cleared_away_is_made_anew(
-    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_removed_board_is_recreated(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wake, "POLL_SECONDS", 5)
 
     async def story(driver: SqliteDriver) -> None:
@@ -414,7 +410,7 @@ def test_a_board_that_was_cleared_away_is_made_anew(
     play(sqlite_path, story)
 
 
-def test_a_folder_of_somebody_else_is_not_used(sqlite_path: Path) -> None:
+def test_a_folder_of_another_user_is_not_used(sqlite_path: Path) -> None:
     folder_for(sqlite_path).mkdir()
     folder_for(sqlite_path).chmod(0o777)
 
@@ -483,7 +479,7 @@ def test_a_wait_that_is_roused_or_cancelled_claims_nothing(
         verb = claims_of(driver)
         bell = claiming_bell(driver)
         await bell.arm()
-        bell.rouse()  # nobody waits: it is meant for none of those that come
+        bell.rouse()  # without a waiter: later waiters ignore it
         waiting = asyncio.ensure_future(bell.claim_when_rung(verb(), 60))
         await asyncio.sleep(0)
         bell.rouse()
@@ -503,9 +499,9 @@ def test_a_wait_that_is_roused_or_cancelled_claims_nothing(
     play(sqlite_path, story)
 
 
-def test_a_claiming_bell_finds_by_its_poll_what_no_datagram_told(sqlite_path: Path) -> None:
+def test_the_poll_of_a_claiming_bell_finds_jobs_without_a_datagram(sqlite_path: Path) -> None:
     folder_for(sqlite_path).mkdir()
-    folder_for(sqlite_path).chmod(0o777)  # somebody else's: there are no bells here
+    folder_for(sqlite_path).chmod(0o777)  # of another user: there are no bells here
 
     async def story(driver: SqliteDriver) -> None:
         verb = claims_of(driver)
@@ -524,7 +520,7 @@ def test_a_claiming_bell_finds_by_its_poll_what_no_datagram_told(sqlite_path: Pa
     play(sqlite_path, story)
 
 
-def test_a_claim_that_fails_when_it_rings_fails_for_who_waits(
+def test_a_claim_that_fails_on_a_ring_raises_in_its_waiter(
     sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake, "POLL_SECONDS", 60)
@@ -565,7 +561,7 @@ def test_the_thread_of_a_blocked_loop_takes_nothing(
         driver.run(driver.enqueue([make_job()]))
         assert bell._socket is not None
         while select.select([bell._socket], [], [], 0)[0]:
-            time.sleep(0.001)  # until the thread has heard it
+            time.sleep(0.001)  # until the thread has received it
         assert await waiting == []
         claims = await driver.arun(verb())
         assert len(claims) == 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.storage.test_sqlite import make_job
+from tests.storage.sqlite_jobs import make_job
 from winch.core.errors import ConfigError, StorageUnavailable
 from winch.core.lifecycle import JobState
 from winch.drivers.sqlite.connections import writer
@@ -39,8 +39,8 @@ def verb_of(act: Callable[[], Any]) -> Verb[Any]:
     return Verb("test", body)
 
 
-def test_what_waits_is_written_with_one_commit(driver: SqliteDriver) -> None:
-    """The first writer is held up inside its verb; all who come meanwhile share the next commit."""
+def test_waiting_writes_share_one_commit(driver: SqliteDriver) -> None:
+    """The first writer is held up inside its verb; all later ones share the next commit."""
     entered, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -65,7 +65,7 @@ def test_what_waits_is_written_with_one_commit(driver: SqliteDriver) -> None:
     assert None not in found
 
 
-def test_one_that_fails_takes_nobody_with_it(driver: SqliteDriver) -> None:
+def test_a_failing_write_does_not_affect_the_others(driver: SqliteDriver) -> None:
     taken = make_job()
     driver.run(driver.enqueue([taken]))
 
@@ -103,7 +103,7 @@ def test_sync_and_async_callers_share_the_writer(driver: SqliteDriver) -> None:
     assert driver._writer.groups < 320
 
 
-def test_a_cancelled_caller_leaves_the_others_be(driver: SqliteDriver) -> None:
+def test_a_cancelled_caller_does_not_affect_the_others(driver: SqliteDriver) -> None:
     async def main() -> int:
         gone = asyncio.ensure_future(driver.arun(driver.enqueue([make_job()])))
         kept = asyncio.ensure_future(driver.arun(driver.enqueue([make_job()])))
@@ -206,9 +206,9 @@ def test_a_lone_statement_whose_sync_failed_may_have_been_applied(driver: Sqlite
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
         raise error
 
-    with pytest.raises(StorageUnavailable, match="disk I/O error") as told:
+    with pytest.raises(StorageUnavailable, match="disk I/O error") as lost:
         driver.run(Verb("test", verb_of(fail).steps, is_alone=True))
-    assert told.value.maybe_applied
+    assert lost.value.maybe_applied
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         before.execute("SELECT 1")
     driver.run(driver.enqueue([make_job()]))
@@ -297,7 +297,7 @@ def bulk() -> list[NewJob]:
     return [make_job() for _ in range(200)]
 
 
-def test_a_bulk_joins_the_commit_of_others_who_wait(driver: SqliteDriver) -> None:
+def test_a_bulk_joins_the_commit_of_waiting_writes(driver: SqliteDriver) -> None:
     """Then it is one of several verbs in a transaction, each with its own fate."""
     entered, go_on = threading.Event(), threading.Event()
 
@@ -334,7 +334,7 @@ def test_a_bulk_joins_the_commit_of_others_who_wait(driver: SqliteDriver) -> Non
     assert "drawn twice" in errors[1]
 
 
-def test_what_goes_wrong_with_a_bulk_is_told_by_its_answer(driver: SqliteDriver) -> None:
+def test_a_bulk_raises_its_own_error(driver: SqliteDriver) -> None:
     jobs = bulk()
     driver.run(driver.enqueue(jobs[-1:]))
     sending = driver.sending(driver.enqueue(jobs))
@@ -406,7 +406,7 @@ def test_a_caller_goes_on_when_what_it_sent_cannot_begin(
         sending.answer()
 
 
-def test_what_was_sent_and_what_is_run_share_the_writer(driver: SqliteDriver) -> None:
+def test_sent_and_plain_writes_share_the_writer(driver: SqliteDriver) -> None:
     """A sent bulk never makes its caller the leader: the caller is busy elsewhere."""
     entered, go_on = threading.Event(), threading.Event()
 

@@ -62,7 +62,7 @@ class TimeMachine(StoreMachine):
 
     @rule(data=st.data(), is_repeat=st.booleans(), is_claimed=st.booleans())
     def enqueue_after(self, data: st.DataObject, is_repeat: bool, is_claimed: bool) -> None:
-        """A member and who waits for it; then the same again, or by a claim of now or before."""
+        """A member and its waiter; then the same again, or by a claim of now or before."""
         now = self.step()
         member, after = self.new_job(headers=AWAITED), self.new_job(headers=AWAITED, queue=QUEUES[1])
         waits = [(after.id, (Wait(job_key(member.id)), *self.some_waits(data)))]
@@ -115,7 +115,7 @@ class TimeMachine(StoreMachine):
     def unblock(self, leap: int) -> None:
         self.now += timedelta(seconds=leap)
         now = self.step()
-        # Whether somebody else may be at it is for each store to say.
+        # Each store decides whether another process may be at work.
         self.ask(
             lambda driver: driver.unblock(now=now),
             promised=lambda found: msgspec.structs.replace(found, is_more=False),
@@ -147,12 +147,12 @@ class TimeMachine(StoreMachine):
 
     @rule(data=st.data(), name=st.sampled_from(NAMES), is_new=st.booleans())
     def put_schedule(self, data: st.DataObject, name: str, is_new: bool) -> None:
-        said = self.definition(data)
-        self.change(name, Put(definition=said.text, timing=said.timing.key, is_new=is_new))
+        wanted = self.definition(data)
+        self.change(name, Put(definition=wanted.text, timing=wanted.timing.key, is_new=is_new))
 
     @rule(data=st.data(), name=st.sampled_from(NAMES))
     def declare(self, data: st.DataObject, name: str) -> None:
-        now, said = self.step(), self.definition(data)
+        now, wanted = self.step(), self.definition(data)
         session = NewSession(
             id=self.token(),
             worker="w",
@@ -163,7 +163,7 @@ class TimeMachine(StoreMachine):
             tasks=TASKS,
             slots=1,
             lease=timedelta(seconds=30),
-            schedules=(Declared(name, said.text, said.timing.key),),
+            schedules=(Declared(name, wanted.text, wanted.timing.key),),
         )
         self.sessions.append(session.id)
         self.ask(lambda driver: driver.start_session(session, now=now))

@@ -42,7 +42,7 @@ def job_is_gone_after_it_ran(story: Story, session: str) -> None:
 
 
 @plant("I1")
-def job_that_nobody_asked_for(story: Story, session: str) -> None:
+def job_that_was_never_enqueued(story: Story, session: str) -> None:
     job = story.plain(session)
     story.lines = [
         line for line in story.lines if not (isinstance(line, Sent | Replied) and job in line.ids)
@@ -57,7 +57,7 @@ def repeat_is_stored_twice(story: Story, session: str) -> None:
 
 
 @plant("I1b")
-def repeat_is_told_new_twice(story: Story, session: str) -> None:
+def repeat_is_reported_new_twice(story: Story, session: str) -> None:
     job = story.plain(session)
     replied = Replied(**story.line(), call="x", outcome="acked", ids=(job,), new=(True,))
     story.lines.append(replied)
@@ -108,7 +108,7 @@ def second_claim_while_one_is_live(story: Story, session: str) -> None:
 
 
 @plant("I3")
-def rescue_of_a_job_nobody_holds(story: Story, session: str) -> None:
+def rescue_of_an_unclaimed_job(story: Story, session: str) -> None:
     job = story.enqueue()
     story.wait()
     story.put(story.jobs[job], "rescued")
@@ -196,7 +196,7 @@ def completed_job_becomes_dead(story: Story, session: str) -> None:
 
 
 @plant("I5")
-def row_says_something_else(story: Story, session: str) -> None:
+def row_differs_from_the_events(story: Story, session: str) -> None:
     job = story.plain(session)
     story.jobs[job] = replace(story.jobs[job], state=S.DEAD)
 
@@ -245,7 +245,7 @@ def job_is_left_leased_at_exit(story: Story, session: str) -> None:
     story.claim(job, stopping)
     story.start(job)
     story.nemesis("term", stopping)
-    story.lines.append(Exited(**story.line(), who=story.pid_of(stopping), code=0))
+    story.lines.append(Exited(**story.line(), worker=story.pid_of(stopping), code=0))
     story.end_session(stopping, "crashed")
     story.give_back(job, "rescued")
     story.run(job, session)
@@ -304,7 +304,7 @@ def finished_work_is_lost_in_a_drain(story: Story, session: str) -> None:
     story.nemesis("term", stopping)
     story.end(run)
     story.give_back(job, "released", by_token=token)
-    story.lines.append(Exited(**story.line(), who=story.pid_of(stopping), code=0))
+    story.lines.append(Exited(**story.line(), worker=story.pid_of(stopping), code=0))
     story.run(job, session)
 
 
@@ -371,7 +371,7 @@ def batch_calls_back_twice(story: Story, session: str) -> None:
 
 
 @plant("I12")
-def batch_tells_of_a_death_that_was_none(story: Story, session: str) -> None:
+def batch_reports_a_death_that_did_not_happen(story: Story, session: str) -> None:
     flow = job_id(1, story.rng.randbytes(10))
     member = story.member(flow)
     replied = story.held(Inputs(flow, wants="death"))
@@ -473,7 +473,7 @@ def rate_is_exceeded(story: Story, session: str) -> None:
 
 
 @plant("I18")
-def nobody_is_named_for_a_retry(story: Story, session: str) -> None:
+def retry_without_an_actor(story: Story, session: str) -> None:
     job = story.plain(session)
     story.wait()
     story.put(replace(story.jobs[job], state=S.READY, attempt=0), "retried")

@@ -332,7 +332,7 @@ class Story:
         self.give_back(job, "released", by_token=token)
         self.end_session(stopping, "stopped")
         pid = self.pid_of(stopping)
-        self.lines.append(Exited(**self.line(), who=pid, code=0))
+        self.lines.append(Exited(**self.line(), worker=pid, code=0))
         self.run(job, session)
         return job
 

@@ -1,4 +1,4 @@
-"""assert_enqueued: what it finds, and what it says when it does not."""
+"""assert_enqueued: what it finds, and its message when it does not."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_long_lists_are_cut(tasks: Tasks) -> None:
         assert_enqueued(tasks.send)
 
 
-def test_mistakes_are_told(tasks: Tasks) -> None:
+def test_wrong_uses_raise_with_a_reason(tasks: Tasks) -> None:
     with pytest.raises(
         InvalidPayload, match=r"unexpected keyword argument 'usr'; options of the assert"
     ):

@@ -27,7 +27,7 @@ def test_a_correct_history_passes(seed: int) -> None:
     assert len(verdict.takeovers) == 2
 
 
-def test_a_crash_that_the_worker_told_itself_is_no_takeover() -> None:
+def test_a_crash_reported_by_its_worker_is_no_takeover() -> None:
     story = correct(1)
     story.crashes_before_its_supervisor_dies(story.session())
     verdict = check(story.history())
@@ -57,7 +57,7 @@ def test_every_invariant_has_a_planted_violation() -> None:
     assert len(PLANTED) >= 30
 
 
-def test_a_run_without_the_fault_it_asked_for_fails() -> None:
+def test_a_run_without_its_requested_fault_fails() -> None:
     story = Story()
     story.plain(story.session())
     asked = story.history()
@@ -73,7 +73,7 @@ def test_a_handler_that_failed_may_run_again() -> None:
 
 @pytest.mark.parametrize("error", ["CancelledError", "LostClaim"])
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_who_is_interrupted_in_its_commit_may_have_committed(error: str, is_killed: bool) -> None:
+def test_a_handler_interrupted_in_its_commit_may_have_committed(error: str, is_killed: bool) -> None:
     """Three hundred transactional jobs on PostgreSQL: the answer to a COMMIT was cut, and the worker
     ended because its supervisor was killed, before it could ask what had become of it."""
     story = Story()
@@ -92,7 +92,7 @@ def test_who_is_interrupted_in_its_commit_may_have_committed(error: str, is_kill
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_who_stood_still_may_begin_after_another_has_ended(is_stopped: bool) -> None:
+def test_a_paused_process_may_begin_after_another_has_ended(is_stopped: bool) -> None:
     """F3 on PostgreSQL, seed 10: the handler was stopped before its transaction began."""
     story = Story()
     job, slow, other = story.enqueue(), story.session(), story.session()
@@ -121,7 +121,7 @@ def test_an_interrupt_may_fall_between_a_handlers_last_line_and_its_return(pause
     story.wait(pause)
     story.nemesis("hurry", stopping)
     story.give_back(job, "released", by_token=token)
-    story.lines.append(Exited(**story.line(), who=story.pid_of(stopping), code=0))
+    story.lines.append(Exited(**story.line(), worker=story.pid_of(stopping), code=0))
     story.run(job, other)
     found = check(story.history()).violations
     assert [one.invariant for one in found] == ([] if pause < RETURNING else ["alive"])

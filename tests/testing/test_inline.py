@@ -66,7 +66,7 @@ def test_a_chosen_outcome_is_no_error(app: App) -> None:
         assert discard.enqueue().state is JobState.DEAD
 
 
-def test_async_handlers_run_too_whoever_enqueues(app: App) -> None:
+def test_async_handlers_run_from_sync_and_async_callers(app: App) -> None:
     @app.task
     async def on_loop(n: int) -> int:
         await asyncio.sleep(0)
@@ -85,7 +85,7 @@ def test_async_handlers_run_too_whoever_enqueues(app: App) -> None:
         assert asyncio.run(main()) == [1, 2, 3, 4]
 
 
-def test_what_a_handler_enqueues_runs_after_it(app: App) -> None:
+def test_jobs_enqueued_by_a_handler_run_after_it(app: App) -> None:
     order: list[str] = []
 
     @app.task
@@ -127,29 +127,29 @@ def test_a_job_that_enqueues_itself_is_stopped(app: App, monkeypatch: pytest.Mon
 
 
 def test_hooks_resources_and_events_are_as_in_a_worker(app: App) -> None:
-    told: list[str] = []
+    order: list[str] = []
 
     class Hook(Middleware):
         async def run(self, ctx: Context, call_next: Any) -> Any:
-            told.append(f"before {ctx.task}")
+            order.append(f"before {ctx.task}")
             return await call_next()
 
     @app.lifespan
     async def resources() -> Any:
-        told.append("opened")
+        order.append("opened")
         yield {"db": "database"}
-        told.append("closed")
+        order.append("closed")
 
     @app.task(name="use")
     def use(db: Annotated[str, Depends("db")]) -> str:
         return db
 
-    def tell(event: JobEvent) -> None:
-        told.append(event.kind)
+    def note(event: JobEvent) -> None:
+        order.append(event.kind)
 
     for kind in ("enqueued", "started", "completed"):
-        app.on(kind, tell)
+        app.on(kind, note)
     app.use(Hook())
     with inline(app):
         assert use.enqueue().result() == "database"  # type: ignore[call-arg]  # db is injected
-    assert told == ["enqueued", "opened", "started", "before use", "completed", "closed"]
+    assert order == ["enqueued", "opened", "started", "before use", "completed", "closed"]

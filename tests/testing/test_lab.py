@@ -1,4 +1,4 @@
-"""The reliability lab: its parts fit together, a seed tells the same story twice, some seeds run."""
+"""The reliability lab: its parts fit together, a seed gives the same run twice, some seeds run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 25
 
 
-def test_each_fault_is_on_a_store_that_exists_and_says_what_it_does() -> None:
+def test_each_fault_has_an_existing_store_and_a_description() -> None:
     for name, fault in FAULTS.items():
         assert re.fullmatch(r"F\d+[a-z]?", name)
         assert fault.title
@@ -43,7 +43,7 @@ def test_each_fault_is_on_a_store_that_exists_and_says_what_it_does() -> None:
         assert set(fault.own_stores) <= set(fault.stores)
         if fault.is_virtual:
             continue
-        # Who does not say how it is seen to have happened could do nothing and pass.
+        # A fault without its own `observed` could do nothing and pass.
         assert fault.observed.__qualname__ != "Fault.observed"
     assert set(QUICK) <= set(FAULTS)
 
@@ -69,10 +69,10 @@ def test_the_command_names_what_it_does_not_know() -> None:
 
 
 def test_a_quick_run_makes_each_of_its_faults_once() -> None:
-    class Said:
+    class Options:
         fault, store, quick = None, None, True
 
-    runs = choose(Said())  # type: ignore[arg-type]
+    runs = choose(Options())  # type: ignore[arg-type]
     assert [fault.name for faults, _ in runs for fault in faults] == list(QUICK)
 
 
@@ -86,7 +86,7 @@ def test_results_are_kept_beside_the_earlier_ones(tmp_path: Path) -> None:
     assert [found.seed for found in load(file)] == [1, 2]
 
 
-def test_a_run_that_hangs_is_one_failed_run_and_says_so() -> None:
+def test_a_run_that_hangs_is_reported_as_one_failed_run() -> None:
     run = Planned.of([FAULTS["F18"]], "memory", 1)
     found = apart(run, seconds=1, limit=0.2, is_over=threading.Event())
     assert not found.is_ok
@@ -112,11 +112,11 @@ def test_a_series_is_taken_up_where_it_was_broken_off(
     assert main([*words, "--resume"]) == 0
     assert [(run.store, run.seed) for run in made[3:]] == [("redis", 7)]
     assert "3 runs, 0 failed" in capsys.readouterr().out
-    assert main(words) == 0, "who does not resume begins anew"
+    assert main(words) == 0, "without --resume a series starts again"
     assert len(made) == 7
 
 
-def test_what_depends_on_time_cannot_be_judged_where_nobody_gets_any() -> None:
+def test_checks_of_time_are_skipped_on_a_starved_machine() -> None:
     again, lost = (
         Violation("alive", "a", "run again"),
         Violation("I1", "b", "the store does not have it"),
@@ -135,11 +135,11 @@ def test_the_shortest_evidence_comes_first_one_of_each_kind() -> None:
     assert [violation.job for violation in shortest(found)] == ["a", "c", "b"]
 
 
-def test_the_page_is_what_the_results_say() -> None:
+def test_the_page_matches_the_results() -> None:
     assert PAGE.read_text() == page(), "docs/reliability.md is out of date: run python -m lab.report"
 
 
-def test_a_seed_tells_the_same_story_twice() -> None:
+def test_a_seed_gives_the_same_run_twice() -> None:
     stories = []
     for _ in range(2):
         world = Simulation(5)
@@ -149,7 +149,7 @@ def test_a_seed_tells_the_same_story_twice() -> None:
 
 
 def test_a_world_can_end_while_a_worker_starts() -> None:
-    """These seeds broke off at their end: a worker that had not started yet was told to stop."""
+    """These seeds failed at their end: a worker that had not started yet got its stop signal."""
     for seed in (161, 180):
         assert Simulation(seed).run().is_ok
 
@@ -166,7 +166,7 @@ def test_simulated_fleets_keep_every_promise() -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_whatever_is_fed_it_is_taken_or_refused_in_words(name: str) -> None:
+def test_fuzzed_input_is_accepted_or_refused_with_a_message(name: str) -> None:
     assert not findings(name, examples=25)
 
 
@@ -192,10 +192,10 @@ def test_many_simulated_fleets_keep_every_promise() -> None:
     assert not tally.failed, "\n".join(tally.verdicts)
 
 
-def test_what_is_kept_of_a_run_that_broke_off_is_its_reason(tmp_path: Path) -> None:
+def test_only_the_reason_of_a_failed_run_is_kept(tmp_path: Path) -> None:
     """Not its logs, which are long, nor where this copy of the project lies."""
     root = Path(results.__file__).resolve().parents[1]
-    said = f'File "{root}/lab/run.py": waited\n--- worker-0.log\nmuch\nwaited'
+    violation = f'File "{root}/lab/run.py": waited\n--- worker-0.log\nmuch\nwaited'
     broken = results.Result(
         store="sqlite",
         fault="F1",
@@ -204,7 +204,7 @@ def test_what_is_kept_of_a_run_that_broke_off_is_its_reason(tmp_path: Path) -> N
         is_ok=False,
         observed="",
         seconds=0,
-        violations=(said,),
+        violations=(violation,),
     )
     results.keep([broken], tmp_path / "kept.jsonl")
     (kept,) = results.load(tmp_path / "kept.jsonl")

@@ -70,7 +70,7 @@ def test_the_app_fixture_can_be_overridden(pytester: pytest.Pytester) -> None:
         ("shop:add", "*add is not a winch.App but <Task shop.add>*"),
     ],
 )
-def test_a_missing_or_wrong_app_is_told(pytester: pytest.Pytester, value: str, message: str) -> None:
+def test_a_missing_or_wrong_app_is_an_error(pytester: pytest.Pytester, value: str, message: str) -> None:
     pytester.makeini(f"[pytest]\nwinch_app = {value}\npythonpath = .\n")
     pytester.makepyfile(shop=APP, test_shop="def test(winch_world): ...")
     result = run(pytester)

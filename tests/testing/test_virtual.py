@@ -1,4 +1,4 @@
-"""The virtual world: the real engine, in memory, in a time that passes when told to."""
+"""The virtual world: the real engine, in memory, in a time that passes only when a test advances it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_delayed_job_runs_at_exactly_its_time(app: App) -> None:
         assert world.now == due
 
 
-def test_what_comes_due_runs_in_order(app: App) -> None:
+def test_due_jobs_run_in_order(app: App) -> None:
     ran: list[tuple[str, float]] = []
 
     @app.task
@@ -80,7 +80,7 @@ def test_what_comes_due_runs_in_order(app: App) -> None:
     assert ran == [("now", 0.0), ("a", 90.0), ("b", 90.001), ("c", 259200.0)]
 
 
-def test_nothing_runs_until_it_is_told_to_and_run_once_keeps_the_time(app: App) -> None:
+def test_nothing_runs_before_a_call_and_run_once_keeps_the_time(app: App) -> None:
     @app.task(queue="mail")
     def add(a: int, b: int) -> int:
         return a + b
@@ -109,7 +109,7 @@ def test_a_queue_named_only_by_an_enqueue_is_served_at_once(app: App) -> None:
         assert job.result() == 1
 
 
-def test_run_all_says_what_will_not_end(app: App) -> None:
+def test_run_all_names_the_jobs_that_will_not_end(app: App) -> None:
     @app.task
     def again() -> Snooze:
         return Snooze("1h")
@@ -119,7 +119,7 @@ def test_run_all_says_what_will_not_end(app: App) -> None:
 
     with virtual(app) as world:
         app.queues.pause("held")
-        paused.using(queue="held").enqueue()  # nobody would claim it, so nobody waits for it
+        paused.using(queue="held").enqueue()  # no worker would claim it, so run_all does not wait for it
         world.run_all()
         job = again.enqueue()
         with pytest.raises(

@@ -38,7 +38,7 @@ urlpatterns = [path("ops/jobs/", include("winch.integrations.django.urls"))]
 
 
 class User:
-    """Somebody who has logged in."""
+    """A user with a session."""
 
     is_active = True
     is_authenticated = True
@@ -66,13 +66,13 @@ settings.MIDDLEWARE = ["__main__.login", *settings.MIDDLEWARE]
 job = add.enqueue(1)
 client = Client(enforce_csrf_checks=True)
 HTML = {"accept": "text/html", "sec-fetch-site": "same-origin"}
-for who, page, act in ((None, 401, 401), ("visitor", 401, 401), ("ada", 200, 403), ("root", 200, 200)):
-    headers = {} if who is None else {"x-user": who}
-    assert client.get("/ops/jobs/api/v1/jobs", headers=headers).status_code == page, who
+for user, page, act in ((None, 401, 401), ("visitor", 401, 401), ("ada", 200, 403), ("root", 200, 200)):
+    headers = {} if user is None else {"x-user": user}
+    assert client.get("/ops/jobs/api/v1/jobs", headers=headers).status_code == page, user
     answer = client.post(
         f"/ops/jobs/api/v1/jobs/{job.id}/cancel", "{}", content_type="application/json", headers=headers
     )
-    assert answer.status_code == act, (who, answer.content)
+    assert answer.status_code == act, (user, answer.content)
 assert job.refresh().state == "cancelled"
 
 # A browser is redirected to the login. A logged-in user without access is refused.

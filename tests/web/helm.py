@@ -21,7 +21,7 @@ _WORD = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|:=|\||\(|\)|[^\s|()"]+)""")
 
 
 class TemplateError(Exception):
-    """The chart refuses its values, or says what this renderer does not know."""
+    """The chart refuses its values, or uses what this renderer does not support."""
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 import schemathesis
 
 WAITS = "0s"
-# How the server refuses what its description has to say.
+# How the server refuses requests that its description allows.
 SHAPE = ("the body is not as it should be", "the query is not as it should be")
 # Described, but Schemathesis sends an empty text as a date-time and 350.0 as a whole number.
 DESCRIBED = ("Invalid RFC3339 encoded datetime", "got `float`")

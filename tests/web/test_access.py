@@ -1,4 +1,4 @@
-"""Who may do what: every route with every role, scopes, tokens, sessions, other sites, other hosts."""
+"""Access control: every route with every role, scopes, tokens, sessions, other sites, other hosts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_route_with_every_role(make_web: Callable[..., Web]) -> None:
                 assert code == 403, where
 
 
-def test_a_closed_site_lets_nobody_in(make_web: Callable[..., Web]) -> None:
+def test_a_closed_site_refuses_everyone(make_web: Callable[..., Web]) -> None:
     web = make_web()
     web.asgi = asgi(web.app)
     for route in ROUTES:
@@ -84,18 +84,18 @@ def test_a_closed_site_lets_nobody_in(make_web: Callable[..., Web]) -> None:
     assert web.ask("GET", "/livez").status_code == 200
 
 
-def test_the_host_application_says_who_may_enter(make_web: Callable[..., Web]) -> None:
-    def who(request: Any) -> Access | None:
+def test_the_host_application_controls_access(make_web: Callable[..., Web]) -> None:
+    def access_by_header(request: Any) -> Access | None:
         name = request.headers.get("x-user")
         return Access(name, roles=("operate" if name == "ada" else "read",)) if name else None
 
     async def later(request: Any) -> Access | None:
         await asyncio.sleep(0)
-        return who(request)
+        return access_by_header(request)
 
     web = make_web()
     job = web.add.enqueue(1)
-    for authenticate in (who, later):
+    for authenticate in (access_by_header, later):
         web.asgi = asgi(web.app, authenticate=authenticate)
         assert web.api("GET", "/jobs").status_code == 401
         assert web.api("GET", "/jobs", headers={"x-user": "bob"}).status_code == 200
@@ -441,7 +441,7 @@ def test_a_large_body_is_refused_before_it_is_read(make_web: Callable[..., Web])
     assert reads <= 8 * 1024 * 1024 // 65536 + 1
 
 
-def test_a_failure_tells_the_client_an_id_and_no_more(
+def test_a_failure_shows_the_client_only_an_id(
     make_web: Callable[..., Web], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web = make_web("sqlite")

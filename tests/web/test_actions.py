@@ -120,7 +120,7 @@ def test_a_draining_queue_takes_no_new_jobs_until_it_is_resumed(op: Operator) ->
     assert op.app.queues.settings() == {}
 
 
-def test_a_purge_says_the_number_and_asks_for_the_name_above_a_hundred(op: Operator) -> None:
+def test_a_purge_shows_the_count_and_requires_the_name_above_a_hundred(op: Operator) -> None:
     op.app.enqueue_many(op.web.add.using(queue="low").bind(n) for n in range(101))
     assert "101 jobs wait in this queue" in op.asks("/queues/low/purge")
     assert "Type low to go on." in op.asks("/queues/low/purge", sure="yes")
@@ -289,10 +289,10 @@ def test_a_limit_is_previewed_set_and_reset(op: Operator) -> None:
 
 
 def test_a_breaker_is_tripped_by_hand_listed_and_reset(op: Operator) -> None:
-    op.send("/limits", action="trip", name="stripe", hold="10m", reason="they told us")
+    op.send("/limits", action="trip", name="stripe", hold="10m", reason="provider outage")
     [scope] = op.app.limits.breakers()
-    assert (scope.name, scope.reason, scope.is_tripped) == ("stripe", "they told us", False)
-    assert op.line()[1:] == ("stripe", {"action": "trip", "hold": "10m", "reason": "they told us"})
+    assert (scope.name, scope.reason, scope.is_tripped) == ("stripe", "provider outage", False)
+    assert op.line()[1:] == ("stripe", {"action": "trip", "hold": "10m", "reason": "provider outage"})
     assert "stripe held" in op.page("/limits")
     op.send("/limits", action="untrip", name="stripe")
     [scope] = op.app.limits.breakers()
@@ -383,7 +383,7 @@ def test_the_audit_is_filtered_and_taken_away(op: Operator) -> None:
     op.send("/queues/low/resume")
     assert op.page("/audit?target=low").count("pause queue") == 1
     assert "resume queue" not in op.page("/audit?action=pause+queue").partition("Detail")[2]
-    assert "No line matches" in op.page("/audit?actor=nobody")
+    assert "No line matches" in op.page("/audit?actor=unknown")
     assert "No line matches" not in op.page("/audit?since=1h")
     found = op.web.api("GET", "/audit?target=low&action=pause+queue").json()["lines"]
     assert [line["target"] for line in found] == ["low"]

@@ -1,4 +1,4 @@
-"""Alerts: what fires by the numbers, told once; a webhook that cannot be turned on the network."""
+"""Alerts: each fires by its numbers and is sent once; a webhook cannot reach the internal network."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_rules_are_read_from_text_and_tables() -> None:
     assert rules == parse_rules(str(rules))
     assert parse_rules("off").are_off
     assert load(env={"WINCH_ALERTS": "off"}).settings.alerts.are_off
-    for wrong, said in (
+    for wrong, reason in (
         ("depht=5", "did you mean 'depth'"),
         ("depth=0", "at least 1"),
         ("failures=2", "at most 1"),
         ("depth=x", "a whole number of at least 1"),
         ("loud", "must be off, or like"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=reason):
             parse_rules(wrong)
 
 
@@ -111,7 +111,7 @@ def receiving() -> Iterator[tuple[str, type[Receiver]]]:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_an_alert_is_told_when_it_begins_and_when_it_is_over(
+def test_an_alert_is_sent_when_it_begins_and_when_it_ends(
     make_web: Callable[..., Web], store: str
 ) -> None:
     web = make_web(store)
@@ -174,7 +174,7 @@ def test_no_spelling_reaches_what_is_not_on_the_internet(host: str) -> None:
     with receiving() as (url, receiver):
         port = url.split(":")[2].partition("/")[0]
         for target in (f"https://{host}/", f"http://{host}:{port}/", f"https://{host}:{port}/"):
-            # Because of where it is, not because nobody listens there or the port is another.
+            # Because of its network, not because no server listens there or the port differs.
             with pytest.raises(DeliveryRefused, match=r"open internet|cannot be resolved"):
                 send(target)
     assert receiver.got == []
@@ -256,5 +256,5 @@ def test_the_name_is_checked_against_the_certificate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["93.184.216.34", "2606:2800:220:1::1"])
-def test_what_is_on_the_internet_is_public(text: str) -> None:
+def test_internet_addresses_are_public(text: str) -> None:
     assert is_public(text)

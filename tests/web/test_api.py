@@ -72,7 +72,7 @@ def test_options_are_the_ones_of_using(web: Web) -> None:
         ([], 422, "invalid"),
     ],
 )
-def test_what_cannot_be_enqueued_is_a_problem_that_says_why(
+def test_a_refused_enqueue_is_a_problem_document_with_a_reason(
     make_web: Callable[..., Web], body: object, status: int, code: str
 ) -> None:
     web = make_web()
@@ -136,7 +136,7 @@ def test_many_are_stored_whole_or_not_at_all(web: Web) -> None:
     assert [job["is_new"] for job in done.json()["jobs"]] == [True] * 30
 
 
-def test_prefer_wait_gives_up_and_says_so(web: Web) -> None:
+def test_prefer_wait_reports_its_timeout(web: Web) -> None:
     answer = web.api(
         "POST", "/jobs", {"task": "shop.add", "args": {"a": 1}}, headers={"prefer": "wait=0"}
     )
@@ -221,7 +221,7 @@ def test_a_job_that_has_not_changed_is_not_sent_again(web: Web) -> None:
     assert web.api("GET", f"/jobs/{job.id}", headers=tag).json()["state"] == "cancelled"
 
 
-def test_why_says_it_in_words(web: Web) -> None:
+def test_why_explains_in_words(web: Web) -> None:
     job = web.add.enqueue(1)
     assert "No worker serves its queue 'default'" in web.api("GET", f"/jobs/{job.id}/why").json()["why"]
 
@@ -404,7 +404,7 @@ def test_a_claim_waits_for_a_job(web: Web) -> None:
 def test_a_claim_that_fails_halfway_gives_back_what_it_took(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client never hears of those jobs, and their leases may be long."""
+    """The client never gets those jobs, and their leases may be long."""
     jobs = web.app.enqueue_many([web.add.bind(n) for n in range(3)])
     driver = web.app.ready()
     claim, calls = driver.claim, itertools.count(1)
@@ -519,7 +519,7 @@ ENDINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("first", ENDINGS)
 def test_only_the_same_end_of_a_claim_may_be_repeated(web: Web, first: str) -> None:
-    """A second end of another kind is not recorded, so its sender must hear that."""
+    """A second end of another kind is not recorded, so its sender must get an error."""
     job = web.add.enqueue(1)
     [claim] = web.claim()
     token = {"token": claim["token"]}

@@ -1,4 +1,4 @@
-"""The end of a job over HTTP wakes who looks at what waits for it: nothing waits for the next poll."""
+"""The end of a job over HTTP wakes the worker that checks its waiters before the next poll."""
 
 from __future__ import annotations
 

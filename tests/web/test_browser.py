@@ -1,5 +1,5 @@
 """A real browser walks every page in both themes, wide and narrow: no error, no violation, nothing
-hidden from who cannot see. Slow; `make test-all` installs the browser where there is none."""
+hidden from screen readers. Slow; `make test-all` installs the browser where there is none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _listen(page: Any, wrong: list[str]) -> None:
     """Note what no page may do: complain, violate its own policy, open a dialog."""
     page.on(
         "console",
-        lambda said: wrong.append(f"{page.url}: {said.text}") if said.type == "error" else None,
+        lambda message: wrong.append(f"{page.url}: {message.text}") if message.type == "error" else None,
     )
     page.on("pageerror", lambda error: wrong.append(f"{page.url}: {error}"))
     page.on("dialog", lambda _: wrong.append(f"{page.url}: a dialog opened"))
@@ -209,7 +209,7 @@ def test_a_brush_over_a_chart_zooms_the_page(make_web: Any, browser: Any) -> Non
     assert wrong == [], "no error, and no complaint of the content policy"
 
 
-def test_a_tooltip_says_what_the_table_says(make_web: Any, browser: Any) -> None:
+def test_a_tooltip_shows_what_the_table_shows(make_web: Any, browser: Any) -> None:
     """Lengths of time and counts have one form, whether the script or the server writes them."""
     web: Web = make_web("sqlite")
     prepare(web.app)

@@ -28,7 +28,7 @@ def bad_day(web: Web) -> dict[str, str]:
     ids = prepare(web.app)
     web.app.queues.pause("reports", reason="the warehouse is moving")
     web.app.limits.set("limit:media.transcode", 9)
-    web.app.limits.trip("stripe", "10m", reason="they told us")
+    web.app.limits.trip("stripe", "10m", reason="provider outage")
     web.app.schedules.add("hourly", task="search.reindex", every="1h", args={"sku": 1})
     tasks["search"].using(unique="sku:7", delay="1h").enqueue(7)
     made = winch.flow("publish")
@@ -41,7 +41,7 @@ def bad_day(web: Web) -> dict[str, str]:
 
 
 class Reader:
-    """Looks at the page that is open: is it whole, and what does axe say?"""
+    """Looks at the page that is open: is it whole, and what does axe report?"""
 
     def __init__(self, page: Any, look: str) -> None:
         self.page, self.look = page, look

@@ -235,7 +235,7 @@ def test_the_log_of_a_webhook_has_its_failure(filled: Filled) -> None:
 
 
 def test_no_search_spells_out_a_secret(filled: Filled) -> None:
-    """Who guesses letter by letter must not be told that a guess was right."""
+    """A search must not confirm a guess made letter by letter."""
     for part in (
         CANARY,
         CANARY[:3],
@@ -311,8 +311,8 @@ def test_no_setting_is_shown_with_its_secret(
     assert not is_leaked(page.text)
 
 
-def test_what_failed_is_masked_before_it_is_stored(filled: Filled) -> None:
-    """Whoever reads the store itself finds no secret in an error, nor do programs that read jobs."""
+def test_errors_are_masked_before_they_are_stored(filled: Filled) -> None:
+    """A reader of the store finds no secret in an error, nor do programs that read jobs."""
     for job_id in filled.jobs:
         record = filled.app.jobs.get(job_id).record
         failures = [record.error, *(entry.error for entry in record.history)]

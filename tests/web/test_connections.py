@@ -135,7 +135,7 @@ def test_half_a_request_gets_408_and_silence_is_closed(
             assert b" 408 " in read_all(kept), "the second request has its own time"
 
 
-def test_what_is_no_http_gets_a_problem(tmp_path: Path) -> None:
+def test_a_malformed_request_gets_a_problem_document(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'winch.db'}")
     app.migrate()
     with serving(app) as address:

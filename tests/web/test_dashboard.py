@@ -78,7 +78,7 @@ def health(
 # -- health ------------------------------------------------------------------------------------------
 
 
-def test_a_store_without_a_problem_is_said_to_be_well() -> None:
+def test_a_store_without_a_problem_is_shown_as_healthy() -> None:
     found = health(queue("mail", 3, 1), queue("low"))
     assert (found.verdict, found.note, found.look) == ("All is well", "all 2 queues are on time", "good")
     assert health().note == "no queue yet"
@@ -333,7 +333,7 @@ def test_a_job_is_edited_with_a_diff_before_it_is_replayed(web: Web) -> None:
     assert "It fits the signature of the task." in text_of(seen.text)
     assert "hunter2" not in seen.text
     assert web.app.jobs.get(job_id).state is JobState.DEAD, "nothing is done yet"
-    for wrong in ('{"to": 1}', '{"nobody": 1}', "[1]", "{", '{"to": "***"}'):
+    for wrong in ('{"to": 1}', '{"unknown": 1}', "[1]", "{", '{"to": "***"}'):
         answer = web.ask("POST", f"/jobs/{job_id}/edit", data={**form, "args": wrong}, headers=HTML)
         assert answer.status_code in (400, 422), wrong
         assert 'role="alert"' in answer.text

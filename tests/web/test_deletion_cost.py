@@ -74,7 +74,9 @@ def test_a_worker_writes_its_deletion_cost(tmp_path: Path, monkeypatch: pytest.M
     shop.app.close()
 
 
-def test_what_the_api_refuses_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_by_the_kubernetes_api_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigError, match="works in a pod"):
         sender(f"kubernetes:{tmp_path}")
     with KubernetesStandIn(tmp_path / "account", ["shop-1"], []) as cluster:

@@ -40,7 +40,7 @@ def test_the_rules_name_metrics_that_are_served(make_web: Callable[..., Web]) ->
         assert named <= served
 
 
-def test_the_rules_are_rules() -> None:
+def test_every_alert_rule_has_its_fields() -> None:
     [group] = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())["groups"]
     assert len(group["rules"]) > 8
     for rule in group["rules"]:
@@ -83,7 +83,7 @@ def test_the_grafana_dashboard_has_its_rows_and_variables() -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_the_view_says_what_the_scaler_says(make_web: Callable[..., Web], store: str) -> None:
+def test_the_view_agrees_with_the_scaler(make_web: Callable[..., Web], store: str) -> None:
     web = make_web(store)
     for number in range(3):
         web.add.enqueue(number)

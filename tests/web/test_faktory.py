@@ -462,7 +462,7 @@ def test_a_call_of_a_python_task_is_checked_and_stored_by_name(memory: App, run:
     run(main)
 
 
-def test_the_password_is_asked_for_and_guesses_are_counted(memory: App, run: Run) -> None:
+def test_the_password_is_required_and_guesses_are_counted(memory: App, run: Run) -> None:
     async def main() -> None:
         async with gateway(memory, password="s3cret") as port:
             async with Client(port, password="s3cret") as client:
@@ -496,9 +496,9 @@ def test_a_greeting_that_is_none_ends_the_connection(
         async with gateway(memory) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(line)
-            said = await reader.read()
-            assert said.startswith(b'+HI {"v":2}\r\n')
-            assert said.partition(b"\r\n")[2].startswith(reply)
+            greeting = await reader.read()
+            assert greeting.startswith(b'+HI {"v":2}\r\n')
+            assert greeting.partition(b"\r\n")[2].startswith(reply)
             writer.close()
 
     run(main)

@@ -208,7 +208,7 @@ def test_a_batch_goes_on_through_another_gateway(app: App) -> None:
     run(app, main)
 
 
-def test_what_is_refused_says_why(app: App) -> None:
+def test_a_refusal_has_a_reason(app: App) -> None:
     async def main() -> None:
         async with gateway(app) as port, Client(port, wid="w1") as client:
             for line, why in (

@@ -54,7 +54,7 @@ def test_a_signal_is_kept_once(web: Web) -> None:
     assert web.api("POST", "/signals/%20", {}).status_code == 422
 
 
-def test_who_has_a_scope_sees_no_flow_and_signals_nobody(make_web: Callable[..., Web]) -> None:
+def test_a_scoped_user_sees_no_flow_and_sends_no_signal(make_web: Callable[..., Web]) -> None:
     web = make_web("sqlite", auth="tokens")
     for scope in ({"tenant": "acme"}, {"queues": ("mail",)}):
         token = web.token("operate", **scope)
@@ -65,8 +65,8 @@ def test_who_has_a_scope_sees_no_flow_and_signals_nobody(make_web: Callable[...,
 def test_a_queue_is_configured(web: Web) -> None:
     set_ = web.api("PATCH", "/queues/mail", {"max_depth": 1, "retries": 4, "backoff": "30s"})
     assert set_.status_code == 200
-    said = web.api("GET", "/queues/mail/settings").json()["settings"]
-    assert (said["max_depth"], said["retries"], said["backoff"]) == (1, 4, "30s")
+    settings = web.api("GET", "/queues/mail/settings").json()["settings"]
+    assert (settings["max_depth"], settings["retries"], settings["backoff"]) == (1, 4, "30s")
     web.mail.enqueue("ada")
     web.app.close()  # forget what this process has read about the queue
     back = web.api("PATCH", "/queues/mail", {"retries": None}).json()["settings"]

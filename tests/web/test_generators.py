@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.tools import program
 from tests.web.server import serving
 from tests.web.test_typescript import run
 from winch import App
@@ -78,9 +79,8 @@ def test_openapi_python_client(served: Served, tools: Path, tmp_path: Path) -> N
 
 
 def test_openapi_generator_for_go(served: Served, tools: Path, tmp_path: Path) -> None:
-    go, java = shutil.which("go"), shutil.which("java")
-    if go is None or java is None:
-        pytest.skip("needs go and java")
+    go = program("go", install="apt-get install golang-go")
+    program("java", install="apt-get install default-jre-headless")
     made = tmp_path / "made"
     run(
         tmp_path,

@@ -1,4 +1,4 @@
-"""The health port by itself: who may read what, and that odd requests are survived."""
+"""The health port by itself: access to each answer, and odd requests."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_odd_requests_are_survived() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil, which, said",
+    "spoil, which, reason",
     [
         (lambda v: setattr(v, "turned_at", v.turned_at - STILL - 1), "live", "not turned"),
         (lambda v: setattr(v, "is_stopping", True), "ready", "stopping"),
@@ -82,15 +82,17 @@ def test_odd_requests_are_survived() -> None:
         (lambda v: setattr(v, "running", lambda: ()), "ready", "begun a session"),
     ],
 )
-def test_what_is_wrong_is_said(spoil: Callable[[WorkerMetrics], None], which: str, said: str) -> None:
+def test_a_failing_check_names_its_cause(
+    spoil: Callable[[WorkerMetrics], None], which: str, reason: str
+) -> None:
     metrics = WorkerMetrics(running=lambda: (1, 0))
     metrics.beaten_at = metrics.turned_at
     assert set(metrics.ready().values()) == {"pass"}
     spoil(metrics)
-    assert said in " ".join(getattr(metrics, which)().values())
+    assert reason in " ".join(getattr(metrics, which)().values())
 
 
-def test_a_taken_port_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     async def go() -> None:
         first, second = port_of(WorkerMetrics()), port_of(WorkerMetrics())
         number = await first.start("127.0.0.1", 0)

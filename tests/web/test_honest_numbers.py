@@ -58,7 +58,7 @@ def test_dead_jobs_are_a_gauge(web: Web) -> None:
     assert dead_jobs(web, None) is None
 
 
-def test_stats_tell_how_long_each_task_takes(web: Web) -> None:
+def test_stats_show_how_long_each_task_takes(web: Web) -> None:
     driver, tally = web.app.ready(), Tally("one")
     for number in range(100):
         tally.ended(claim("shop.add", waited=0.02), "completed", 0.2 if number < 90 else 2.0)
@@ -80,8 +80,8 @@ def test_the_command_prints_the_same(make_web: Callable[..., Web]) -> None:
     served = web.api("GET", "/stats").json()["tasks"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("WINCH_")}
     command = [sys.executable, "-m", "winch", "stats", "--url", web.app.settings.url]
-    told = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=env)
-    assert json.loads(told.stdout)["tasks"] == served
+    output = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=env)
+    assert json.loads(output.stdout)["tasks"] == served
     shown = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     assert re.search(r"shop\.add +1 +0 +\d+ms / \d+ms / \d+ms", shown.stdout), shown.stdout
 

@@ -42,18 +42,18 @@ def messages(answer: httpx.Response) -> Iterator[dict[str, Any]]:
             found[name] = value
 
 
-def test_streams_tell_changes_and_resume(app: App) -> None:
+def test_streams_send_changes_and_resume(app: App) -> None:
     add = app.tasks.get("add")
     before = add.enqueue(1)
     with serving(app) as address:
         with httpx.stream("GET", f"{address}/api/v1/events", timeout=20) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
             assert answer.headers["x-accel-buffering"] == "no"
-            told = messages(answer)
-            first = next(told)
+            updates = messages(answer)
+            first = next(updates)
             assert (first["event"], first["data"][0]["counts"]["ready"]) == ("queues", 1)
             job = add.enqueue(2)
-            event = next(one for one in told if one["event"] == "job")
+            event = next(one for one in updates if one["event"] == "job")
             assert (event["data"]["job"], event["data"]["kind"]) == (job.id, "enqueued")
         job.cancel()
         resume = {"last-event-id": event["id"]}
@@ -62,18 +62,18 @@ def test_streams_tell_changes_and_resume(app: App) -> None:
             assert (event["data"]["job"], event["data"]["kind"]) == (job.id, "cancelled")
 
         with httpx.stream("GET", f"{address}/api/v1/jobs/{before.id}/events", timeout=20) as answer:
-            told = messages(answer)
-            first = next(told)
+            updates = messages(answer)
+            first = next(updates)
             assert first["data"]["state"] == "ready"
             before.cancel()
-            last = next(told)
+            last = next(updates)
             assert last["data"]["state"] == "cancelled"
-            assert list(told) == [], "the stream of a final job ends"
+            assert list(updates) == [], "the stream of a final job ends"
         again = {"last-event-id": last["id"]}
         with httpx.stream(
             "GET", f"{address}/api/v1/jobs/{before.id}/events", headers=again, timeout=20
         ) as answer:
-            assert list(messages(answer)) == [], "what was heard is not told again"
+            assert list(messages(answer)) == [], "a received event is not sent again"
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])

@@ -120,7 +120,7 @@ def test_a_server_counts_what_is_enqueued_through_it_and_what_its_workers_enqueu
     assert found["winch_backend_operation_duration_seconds_sum", op] > 0
 
 
-def test_missed_windows_are_counted_by_who_found_them() -> None:
+def test_missed_windows_are_counted_by_the_worker_that_finds_them() -> None:
     app = App("memory://")
 
     @app.task(name="report.make")

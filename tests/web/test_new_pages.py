@@ -1,4 +1,4 @@
-"""Flows as pictures, jobs by hand, lists to take away, and the forms for queues and schedules."""
+"""Flows as pictures, jobs from a form, lists to download, and the forms for queues and schedules."""
 
 from __future__ import annotations
 
@@ -236,8 +236,8 @@ def test_a_queue_and_a_schedule_are_set_by_forms(web: Web) -> None:
         return web.ask("POST", path, data=data, headers=HTML).status_code
 
     assert send("/queues/default/settings", max_depth="9", backoff="30s", on_full="shed") == 303
-    said = web.api("GET", "/queues/default/settings").json()["settings"]
-    assert (said["max_depth"], said["backoff"], said["on_full"]) == (9, "30s", "shed")
+    settings = web.api("GET", "/queues/default/settings").json()["settings"]
+    assert (settings["max_depth"], settings["backoff"], settings["on_full"]) == (9, "30s", "shed")
     assert 'value="9"' in web.ask("GET", "/queues/default", headers=HTML).text
     words = "exponential 2s factor=2 max=5m jitter=full"
     assert send("/queues/default/settings", backoff=words) == 303

@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans and metrics by their names, linked from the producer to whoever runs the job."""
+"""OpenTelemetry: spans and metrics by their names, linked from the producer to the worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DURATION = "messaging.client.operation.duration"
 
 
 class Seen:
-    """What an app told OpenTelemetry."""
+    """The spans and metrics of an app."""
 
     def __init__(self, **options: Any) -> None:
         self._spans = InMemorySpanExporter()
@@ -64,12 +64,12 @@ def seen() -> Seen:
 
 
 def test_an_enqueue_and_its_attempt_are_two_linked_spans(seen: Seen) -> None:
-    told: list[Any] = []
+    captured: list[Any] = []
 
     @seen.app.task(name="shop.mail", queue="mail")
     def mail(to: str) -> None:
-        told.append(trace.get_current_span().get_span_context())
-        told.append(baggage.get_baggage("shop"))
+        captured.append(trace.get_current_span().get_span_context())
+        captured.append(baggage.get_baggage("shop"))
 
     with virtual(seen.app) as world:
         token = context.attach(baggage.set_baggage("shop", "7"))
@@ -106,7 +106,7 @@ def test_an_enqueue_and_its_attempt_are_two_linked_spans(seen: Seen) -> None:
     assert facts["messaging.operation.type"] == "process"
     assert facts["messaging.winch.job.queue_latency"] == 0.0
     # The handler ran in a thread: its current span is the attempt's, and the baggage came along.
-    assert [told[0].span_id, told[1]] == [process.context.span_id, "7"]
+    assert [captured[0].span_id, captured[1]] == [process.context.span_id, "7"]
     assert "CANARY" not in process.to_json() + send.to_json()
 
 
@@ -154,7 +154,7 @@ def task_of(span: ReadableSpan) -> str:
     return str((span.attributes or {})["messaging.winch.task.name"]).rpartition(".")[2]
 
 
-def test_failures_say_their_type_and_a_chosen_outcome_is_none(seen: Seen) -> None:
+def test_failures_record_their_type_and_a_chosen_outcome_is_no_failure(seen: Seen) -> None:
     @seen.app.task(retry=Retry.fixed("1s", attempts=2))
     def fails() -> None:
         raise ValueError("no")
@@ -247,9 +247,9 @@ def test_metrics_have_the_names_of_the_conventions(seen: Seen) -> None:
     assert {"winch.queue.oldest_age", "winch.worker.slots"} <= set(found)
 
 
-def test_claims_and_settlements_are_spans_where_they_are_asked_for(seen: Seen) -> None:
-    told = Seen(receive_spans=True, settle_spans=True)
-    for one in (seen, told):
+def test_claims_and_settlements_are_spans_if_enabled(seen: Seen) -> None:
+    traced = Seen(receive_spans=True, settle_spans=True)
+    for one in (seen, traced):
 
         @one.app.task(name="shop.add", retry=Retry.fixed("1s", attempts=2))
         def add(a: int) -> None:
@@ -264,17 +264,17 @@ def test_claims_and_settlements_are_spans_where_they_are_asked_for(seen: Seen) -
     assert not seen.spans("receive") + seen.spans("ack") + seen.spans("nack")
     kinds = {point["messaging.operation.type"] for point, _ in seen.metrics()[DURATION]}
     assert kinds == {"send", "receive", "settle"}
-    good, bad = told.spans("send")
-    [ack] = told.spans("ack")
+    good, bad = traced.spans("send")
+    [ack] = traced.spans("ack")
     assert (ack.name, ack.kind) == ("ack default", SpanKind.CLIENT)
     assert dict(ack.attributes or {})["messaging.operation.type"] == "settle"
     assert good.context is not None
     assert [link.context.span_id for link in ack.links] == [good.context.span_id]
     assert bad.context is not None
-    for span in told.spans("nack"):
+    for span in traced.spans("nack"):
         assert [link.context.span_id for link in span.links] == [bad.context.span_id]
-    assert (len(told.spans("nack")), len(told.spans("receive"))) == (2, 3)
-    assert told.spans("receive")[0].attributes == {
+    assert (len(traced.spans("nack")), len(traced.spans("receive"))) == (2, 3)
+    assert traced.spans("receive")[0].attributes == {
         "messaging.system": "winch",
         "messaging.operation.name": "receive",
         "messaging.operation.type": "receive",
@@ -298,9 +298,9 @@ class ToFile(SpanExporter):
             for span in spans:
                 links = [format(link.context.span_id, "x") for link in span.links]
                 parent = None if span.parent is None else format(span.parent.span_id, "x")
-                told = {"name": span.name, "pid": os.getpid(), "links": links, "parent": parent,
+                record = {"name": span.name, "pid": os.getpid(), "links": links, "parent": parent,
                         "id": format(span.context.span_id, "x")}
-                file.write(json.dumps(told) + chr(10))
+                file.write(json.dumps(record) + chr(10))
         return SpanExportResult.SUCCESS
 
 provider = TracerProvider()
@@ -348,10 +348,10 @@ def test_spans_are_linked_across_three_processes(tmp_path: Path) -> None:
 def test_a_log_line_in_json_names_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WINCH_LOG_STYLE", "json")
     record = logging.LogRecord("winch", logging.WARNING, "", 0, "password=%s\nnext", ("CANARY",), None)
-    told = json.loads(formatter().format(record))
-    assert (told["level"], told["logger"]) == ("warning", "winch")
-    assert "CANARY" not in told["message"]
-    assert "trace_id" not in told
+    line = json.loads(formatter().format(record))
+    assert (line["level"], line["logger"]) == ("warning", "winch")
+    assert "CANARY" not in line["message"]
+    assert "trace_id" not in line
     with Seen().tracer.start_as_current_span("here") as span:
         line = formatter().format(record)
     assert "\n" not in line

@@ -296,8 +296,8 @@ def test_a_large_payload_gives_a_small_page(make_web: Callable[..., Web]) -> Non
 
 
 def test_spans_in_words() -> None:
-    told = [span(value) for value in (None, 0, 0.0004, 0.25, 3.21, 45, 200, 3700, 90_000, 400_000)]
-    assert told == [
+    texts = [span(value) for value in (None, 0, 0.0004, 0.25, 3.21, 45, 200, 3700, 90_000, 400_000)]
+    assert texts == [
         "–",
         "0 s",
         "400 µs",
@@ -318,8 +318,8 @@ def test_values_in_words() -> None:
 
 
 def test_a_chart_has_no_style_and_a_sentence() -> None:
-    chart = drawn("T", [ChartRow("<b>", "tone-dead", [1, 0, 3], "bars")], ["a", "b", "<i>"], 'said "so"')
-    assert 'aria-label="said &#34;so&#34;"' in chart.svg
+    chart = drawn("T", [ChartRow("<b>", "tone-dead", [1, 0, 3], "bars")], ["a", "b", "<i>"], 'a "quote"')
+    assert 'aria-label="a &#34;quote&#34;"' in chart.svg
     assert "style=" not in chart.svg
     assert "<i>" not in chart.svg
     assert not chart.is_empty

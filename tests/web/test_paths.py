@@ -1,4 +1,4 @@
-"""Which route takes a path: names with slashes, methods that no path knows, and what `Allow` says."""
+"""Which route takes a path: names with slashes, methods that no path knows, and the header `Allow`."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def answers(port: int, *parts: bytes, silence: float = 0.3) -> list[tuple[int, dict[str, str], Any]]:
-    """What the server answers to these pieces, until it or the client has nothing more to say."""
+    """What the server answers to these pieces, until it or the client has nothing more to send."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         for part in parts:
             connection.sendall(part)
@@ -233,5 +233,5 @@ def test_a_claim_whose_client_is_gone_takes_no_job(addresses: dict[str, int]) ->
 
 
 @pytest.mark.parametrize("data", [b"", b"POST", b"POST / HTTP/1.1", b"\r\n\r\n"])
-def test_what_is_no_request_is_left_to_h11(data: bytes) -> None:
+def test_malformed_requests_are_left_to_h11(data: bytes) -> None:
     assert parsed(data) is None

@@ -1,4 +1,4 @@
-"""What pages say about causes: a late queue, a worker that grows, charts by worker, tenants' time, and
+"""What pages show about causes: a late queue, a worker that grows, charts by worker, tenants' time, and
 replays of the dead jobs of a day."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def usage(*sizes: int, limit: int | None = None) -> ProcessUsage:
         ((), None),
     ],
 )
-def test_a_leak_is_told_from_a_start_and_from_noise(
+def test_a_leak_is_distinguished_from_a_start_and_from_noise(
     sizes: tuple[int, ...], grows: tuple[int, int, float] | None
 ) -> None:
     growth = usage(*sizes).growth if sizes else ProcessUsage(cpu=0, memory=0, at=NOW).growth
@@ -76,7 +76,7 @@ def reasons(one: QueueInfo, *rates: TaskRate, busy: int = 1) -> list[tuple[str, 
     return [(reason.text, reason.remedy) for reason in reasons_of(one, sessions, rates, link)]
 
 
-def test_a_late_queue_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_queue_shows_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (health, figures):  # the newest minute is over
         monkeypatch.setattr(module, "recent_minutes", lambda: 5.0)
     late = queue("pay", 90, 252)
@@ -237,7 +237,7 @@ def test_when_dead_jobs_died_is_a_day_of_the_pages_zone() -> None:
         show.ZONE.reset(token)
 
 
-def test_a_preview_of_a_slow_count_does_not_say_0(
+def test_a_preview_of_a_slow_count_does_not_show_0(
     make_web: Callable[..., Web], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web = make_web("sqlite")
@@ -271,7 +271,7 @@ def test_a_preview_counts_by_large_pages_whatever_the_pace(make_web: Callable[..
     assert asked == 1
 
 
-def test_a_preview_that_cannot_be_carried_out_says_why(make_web: Callable[..., Web]) -> None:
+def test_a_preview_that_cannot_be_carried_out_shows_the_reason(make_web: Callable[..., Web]) -> None:
     web = make_web("sqlite")
     prepare(web.app)  # by an app of its own: this server does not know the tasks
     op = Operator(web)

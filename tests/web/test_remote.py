@@ -108,6 +108,40 @@ def test_wrong_arguments_are_refused_with_the_reason(url_of: Callable[[str], str
         assert refused.value.status == 422
 
 
+def test_the_policies_of_a_declared_task_travel_with_its_jobs(url_of: Callable[[str], str]) -> None:
+    """The server and the worker know nothing of the declaration."""
+    url = url_of("sqlite")
+    app = make_app(url)
+    options: dict[str, Any] = {"timeout": "700ms", "retry": RetryPolicy.fixed("50ms", attempts=2)}
+    slow = app.declare("remote.slow", {"properties": {}}, queue="work", **options)
+    free = app.declare("remote.free", {"properties": {}}, queue="work", timeout=None)
+    server = App(url)
+    with serving(server) as address, sweeping(server), closing(RemoteClient(address)) as client:
+        worker = RemoteWorker(client, queues=["work"], slots=2, lease="4s")
+        limits: list[float | None] = []
+
+        @worker.task("remote.slow")
+        @worker.task("remote.free")
+        @worker.task("remote.any")
+        def run(ctx: RemoteContext, **_: Any) -> None:
+            limits.append(ctx.timeout)
+            if ctx.job["task"] == "remote.slow":
+                assert ctx.wait(30)
+                ctx.check()
+
+        with working(worker):
+            job = slow.enqueue()
+            until(lambda: job.refresh().state == JobState.DEAD)
+            free.enqueue().result("20s")
+            client.result(client.enqueue("remote.any", queue="work"))
+    assert limits == [0.7, 0.7, None, 900.0]
+    assert job.record.attempt == 2
+    assert job.record.error is not None
+    assert job.record.error.type == "winch.JobTimeout"
+    assert job.record.error.message == "took longer than its timeout of 0.7 s"
+    app.close()
+
+
 def test_a_worker_outlives_its_server_and_its_session(url_of: Callable[[str], str]) -> None:
     url = url_of("sqlite")
     app = make_app(url)

@@ -181,7 +181,9 @@ def test_plain_http_through_a_proxy_that_wants_a_password(address: str, proxied:
     assert proxied.asked[0] == f"POST {address}/api/v1/jobs"
 
 
-def test_what_goes_past_the_proxy(address: str, proxied: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_bypasses_the_proxy(
+    address: str, proxied: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("no_proxy", "localhost")
     works(RemoteClient(address))
     assert proxied.asked == []

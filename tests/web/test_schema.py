@@ -1,4 +1,4 @@
-"""The description of the API against the API: what it says is what is answered, whatever is sent."""
+"""The description of the API against the API: every answer matches it, whatever is sent."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ def searching(app: App) -> None:
 def found(web: Web, q: str, **more: str) -> list[str]:
     answer = web.api("GET", "/jobs", params={"q": q, **more})
     assert answer.status_code == 200, answer.text
-    said = answer.json()
-    assert not said["is_partial"], said
-    return [job["id"] for job in said["jobs"]]
+    page = answer.json()
+    assert not page["is_partial"], page
+    return [job["id"] for job in page["jobs"]]
 
 
 def lines(app: App) -> int:
@@ -81,9 +81,9 @@ def test_an_index_goes_on_page_by_page(web: Web, no_walk: None, monkeypatch: pyt
     seen, cursor = [], None
     while True:
         params = {"q": "args.order_id:1", "limit": "2", **({"cursor": cursor} if cursor else {})}
-        said = web.api("GET", "/jobs", params=params).json()
-        seen += [job["id"] for job in said["jobs"]]
-        cursor = said["next"]
+        page = web.api("GET", "/jobs", params=params).json()
+        seen += [job["id"] for job in page["jobs"]]
+        cursor = page["next"]
         if cursor is None:
             break
     assert seen == sorted(jobs, reverse=True)
@@ -101,9 +101,9 @@ def test_an_argument_that_a_task_takes_undeclared_is_looked_for_in_the_latest(
     monkeypatch.setattr(finding, "MOST_SCANNED", 10)
     oldest = refund.enqueue(9)
     web.app.enqueue_many([refund.bind(n) for n in range(20, 60)])
-    said = web.api("GET", "/jobs", params={"q": "args.order_id:9"}).json()
-    assert said["is_partial"]
-    assert said["jobs"] == []
+    page = web.api("GET", "/jobs", params={"q": "args.order_id:9"}).json()
+    assert page["is_partial"]
+    assert page["jobs"] == []
     assert oldest.id not in found(web, "task:shop.charge args.order_id:9")
 
 
@@ -158,7 +158,7 @@ def test_values_of_encrypted_arguments_are_found_and_not_stored(
     searching(plain)
     plain.tasks.get("shop.ship").enqueue(1, "CANARY")
     terms = {_term(key) for key in _keys(plain)}
-    assert not terms & {_term(key) for key in _keys(before)}, "a term that anybody can make is stored"
+    assert not terms & {_term(key) for key in _keys(before)}, "a stored term can be made without the key"
     before.close()
     after = App(url, keys=Keyring({"k1": old, "k2": new}, current="k2"))
     searching(after)

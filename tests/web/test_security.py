@@ -51,7 +51,7 @@ class _Bomb:
 
 
 def test_nothing_stored_is_executed(tmp_path: Path) -> None:
-    """A pickle and look-alikes of classes in every field somebody with the store could write."""
+    """A pickle and look-alikes of classes in every field that a writer of the store could fill."""
     mark, file = tmp_path / "executed", tmp_path / "winch.db"
     bomb = base64.b64encode(pickle.dumps(_Bomb(mark))).decode()
     hostile = [
@@ -133,10 +133,10 @@ def test_a_traceback_holds_no_local_variables() -> None:
 
     with pytest.raises(ValueError, match="no") as caught:
         fails()
-    told = describe(caught.value)
-    assert told.traceback
-    assert "in fails" in told.traceback
-    assert "CANARY-LOCAL" not in told.traceback
+    description = describe(caught.value)
+    assert description.traceback
+    assert "in fails" in description.traceback
+    assert "CANARY-LOCAL" not in description.traceback
 
 
 NASTY = [
@@ -170,7 +170,7 @@ def test_names_never_become_statements(web: Web) -> None:
     assert len(web.api("GET", "/jobs").json()["jobs"]) == 1
 
 
-def test_what_is_asked_for_is_bounded(make_web: Callable[..., Web]) -> None:
+def test_every_requested_amount_is_bounded(make_web: Callable[..., Web]) -> None:
     web = make_web("sqlite")
     for query in ("limit=1000000000", "limit=0", "limit=-1", "limit=x", "cursor=x", "nothing=1"):
         assert web.api("GET", f"/jobs?{query}").status_code in (400, 422), query
@@ -203,7 +203,7 @@ def test_many_idle_connections_do_not_stop_it(make_web: Callable[..., Web]) -> N
 def test_digests_are_compared_in_constant_time_for_unknown_ids_too(make_web: Callable[..., Web]) -> None:
     source = inspect.getsource(Tokens.recognise)
     assert "hmac.compare_digest" in source
-    assert "_NOBODY" in source, "an unknown id costs the same comparison"
+    assert "_UNKNOWN" in source, "an unknown id costs the same comparison"
     web = make_web("sqlite", auth="tokens")
     token = web.token("read")
     head, _, secret = token.rpartition("_")
@@ -216,7 +216,7 @@ def test_a_login_makes_a_new_session(make_web: Callable[..., Web]) -> None:
     web = make_web("sqlite", auth="tokens")
     token = web.token("read")
     html = {"accept": "text/html", "sec-fetch-site": "same-origin"}
-    planted = "planted-by-somebody-else"
+    planted = "planted-by-another"
     web.cookies.set("winch-session", planted)
     page = web.ask("GET", "/login", headers=html)
     [form_token] = re.findall(r'name="form_token" value="([0-9a-f]+)"', page.text)

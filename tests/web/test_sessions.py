@@ -163,7 +163,7 @@ def test_an_end_of_the_session_returns_its_jobs_at_once(make_web: MakeWeb, store
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_claim_for_a_session_that_was_taken_away_says_so(make_web: MakeWeb, store: str) -> None:
+def test_a_claim_for_an_ended_session_is_refused_with_its_reason(make_web: MakeWeb, store: str) -> None:
     web = make_web(store)
     worker = Worker(web)
     driver = web.app.ready()
@@ -174,7 +174,7 @@ def test_a_claim_for_a_session_that_was_taken_away_says_so(make_web: MakeWeb, st
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_heartbeat_tells_of_cancels_lost_and_unlisted_claims(make_web: MakeWeb, store: str) -> None:
+def test_a_heartbeat_reports_cancelled_lost_and_unlisted_claims(make_web: MakeWeb, store: str) -> None:
     web = make_web(store)
     worker = Worker(web)
     ids = [web.add.enqueue(number).id for number in range(3)]
@@ -303,7 +303,7 @@ def _unblocked(web: Web) -> Any:
     yield web.app.driver.unblock()
 
 
-# -- who may ---------------------------------------------------------------------------------------
+# -- access ----------------------------------------------------------------------------------------
 
 
 def test_a_session_belongs_to_its_credential(make_web: MakeWeb) -> None:
@@ -371,7 +371,7 @@ def test_children_of_a_narrowed_worker_name_no_job_that_it_must_not_see(make_web
 
 @pytest.mark.parametrize("store", STORES)
 def test_a_worker_of_some_queues_takes_no_task_away_by_a_contract(make_web: MakeWeb, store: str) -> None:
-    """A contract says to which queue producers send the task: one of its worker's own."""
+    """A contract names the queue to which producers send the task: one of its worker's own."""
     web = make_web(store, auth="tokens")
     contract = {"task": "bill.charge", "schema": {"type": "object"}, "queue": "billing"}
     Worker(web, web.token("work"), queues=["billing"], contracts=[contract])
@@ -456,9 +456,7 @@ CONTRACT = {
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_what_a_worker_declares_any_producer_enqueues_by_its_schema(
-    make_web: MakeWeb, store: str
-) -> None:
+def test_any_producer_enqueues_a_declared_task_by_its_schema(make_web: MakeWeb, store: str) -> None:
     web = make_web(store)
     body = {"task": "node.resize", "args": {"width": 5}}
     assert web.api("POST", "/jobs", body).status_code == 422

@@ -1,4 +1,4 @@
-"""Where a request comes from: who is throttled, whose proxy headers count, and what the audit keeps."""
+"""Where a request comes from: throttling, trusted proxy headers, and the address in the audit."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 MOST_CLICKS = 5
 YESTERDAY = 100
-# So long a worker has to grow before its growth is told from a start.
+# So long a worker must grow before its growth counts as a leak.
 LEAK_SECONDS = 150
 ROOT = Path(__file__).parents[2]
 KEEP = os.environ.get("WINCH_TEST_TASK_SHOTS")
@@ -276,7 +276,7 @@ def test_which_tenant_is_starving(shop: Operator) -> None:
     assert limit.spec.n == 5
 
 
-def test_who_paused_this_queue_and_why(shop: Operator) -> None:
+def test_the_queue_page_names_the_actor_and_the_reason_of_a_pause(shop: Operator) -> None:
     with shop.task(5, "Who paused reports, and why? Let it go on.") as hand:
         hand.nav("Queues")
         hand.click(hand.row("reports"))
@@ -316,7 +316,7 @@ def waiting_of(app: App, tenant: str) -> list[str]:
     ]  # fmt: skip
 
 
-def test_all_that_waits_of_a_tenant_is_cancelled(shop: Operator) -> None:
+def test_all_waiting_jobs_of_a_tenant_are_cancelled(shop: Operator) -> None:
     waiting = waiting_of(shop.app, "hooli")
     assert len(waiting) > 20
     with shop.task(7, "Cancel all that waits of the tenant hooli.") as hand:

@@ -21,7 +21,7 @@ STRICT = ("--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyType
 
 
 def run(folder: Path, *command: str, **env: str) -> str:
-    """Run one command of the build; what it says is in the failure."""
+    """Run one command of the build; its output is in the failure."""
     done = subprocess.run(
         command,
         cwd=folder,

@@ -82,7 +82,7 @@ def _app(url: str, **settings: Any) -> App:
     return app
 
 
-def test_a_session_that_was_lost_is_declared_anew(tmp_path: Path) -> None:
+def test_a_lost_session_is_declared_again(tmp_path: Path) -> None:
     app = _app(f"sqlite:///{tmp_path / 'winch.db'}")
     driver = app.ready()
 

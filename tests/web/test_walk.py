@@ -171,7 +171,7 @@ def test_every_action_by_its_button(store: str, make_web: Callable[..., Web], br
         press("Filter")
         assert page.locator("table.rows tbody tr").count() == 1
     assert walk.wrong == []
-    assert len(walk.said) >= 15
+    assert len(walk.audited) >= 15
 
 
 def test_commands_reach_a_worker_from_its_page(make_web: Callable[..., Web], browser: Any) -> None:

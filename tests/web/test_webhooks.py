@@ -62,7 +62,7 @@ def test_the_life_of_an_endpoint_over_http(web: Web) -> None:
             assert secret not in answer.text
 
 
-def test_an_address_inside_is_refused(web: Web) -> None:
+def test_an_internal_address_is_refused(web: Web) -> None:
     for url in ("http://example.com", "https://example.com:22", "https://u:p@example.com", "ftp://x"):
         body = {"url": url, "events": ["e"], "secret": SECRET}
         assert web.api("POST", "/webhooks", body).status_code == 422, url

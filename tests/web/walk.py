@@ -17,7 +17,7 @@ class Walk:
         self.web, self.app, self.op = web, web.app, Operator(web)
         self.address = address
         self.wrong: list[str] = []
-        self.said: list[str] = []
+        self.audited: list[str] = []
         self.page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
         self.page.set_default_timeout(15_000)
         _listen(self.page, self.wrong)
@@ -36,7 +36,7 @@ class Walk:
     def done(self, action: str) -> None:
         """The audit has a line of this action since the last look."""
         found = [line["action"] for line in self.op.lines()]
-        self.said.extend(found)
+        self.audited.extend(found)
         assert action in found, (action, found, self.page.url, self.page.locator("main").inner_text())
 
     def nothing_done(self) -> None:

@@ -29,6 +29,8 @@ export interface RequestOptions {
   patience?: number;
   /** How many milliseconds the server may take on purpose. */
   wait?: number;
+  /** How many milliseconds one try may take, where that is less than the timeout of the client. */
+  limit?: number;
   /** Ends the request, and all repeats. */
   signal?: AbortSignal;
 }
@@ -99,10 +101,10 @@ export class Client {
     const text = body === undefined ? undefined : JSON.stringify(body);
     let greatest = FIRST_PAUSE_MS;
     for (;;) {
-      const { error, after, data } = await this.#once(method, path, text, options);
+      const { error, data } = await this.#once(method, path, text, options);
       if (error === undefined) return data;
       const mayRepeat = error.status === 0 || AGAIN.has(error.status);
-      const delay = after ?? Math.random() * greatest;
+      const delay = error.retryAfterMs + Math.random() * greatest;
       if (!mayRepeat || Date.now() + delay > until || options.signal?.aborted) throw error;
       await pause(delay, options.signal);
       if (options.signal?.aborted) throw error;
@@ -119,7 +121,7 @@ export class Client {
     const end = () => abort.abort();
     if (options.signal?.aborted) end();
     options.signal?.addEventListener("abort", end);
-    const timer = setTimeout(end, this.#timeout + (options.wait ?? 0));
+    const timer = setTimeout(end, Math.min(this.#timeout, options.limit ?? Infinity) + (options.wait ?? 0));
     try {
       // A redirect could take the token elsewhere.
       const init = { method, headers, signal: abort.signal, redirect: "error" as const };
@@ -128,10 +130,9 @@ export class Client {
       if (reply.status < 300) return { data };
       const problem = data as { code?: unknown; detail?: unknown };
       const after = reply.headers.get("retry-after") ?? "";
-      return {
-        error: new WinchError(reply.status, String(problem.code ?? ""), String(problem.detail ?? "")),
-        ...(/^\d+$/.test(after) ? { after: Number(after) * 1000 } : {}),
-      };
+      const error = new WinchError(reply.status, String(problem.code ?? ""), String(problem.detail ?? ""));
+      if (/^\d+$/.test(after)) error.retryAfterMs = Number(after) * 1000;
+      return { error };
     } catch (error) {
       return { error: new WinchError(0, "unreachable", `no answer from ${this.#host}: ${why(error)}`) };
     } finally {
@@ -192,7 +193,6 @@ export class Job<R = unknown> {
 interface Reply {
   data?: unknown;
   error?: WinchError;
-  after?: number;
 }
 
 function safeUrl(url: string): URL | null {

@@ -18,6 +18,7 @@ export interface ClaimedJob {
   headers: Record<string, string>;
   checkpoint: unknown;
   input: unknown;
+  timeout_seconds?: number | null;
 }
 
 /** @internal What a context needs of its worker. */
@@ -41,6 +42,8 @@ export class Context {
   readonly lastCheckpoint: unknown;
   /** In a flow: the result of the job before this one, or the list of results of several. */
   readonly input: unknown;
+  /** How many seconds the handler may run; null: no limit. */
+  readonly timeout: number | null;
   /** Aborted when the handler should stop, with Stopped as its reason: give it to `fetch` and the like. */
   readonly signal: AbortSignal;
 
@@ -59,6 +62,7 @@ export class Context {
     this.headers = job.headers;
     this.lastCheckpoint = job.checkpoint;
     this.input = job.input;
+    this.timeout = job.timeout_seconds ?? null;
     this.signal = this.#abort.signal;
     this.#reports = reports;
     this.#token = job.token;

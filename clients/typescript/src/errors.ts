@@ -1,6 +1,8 @@
 /** A request that the server refused, or that found no server: then `status` is 0 and `code` is `unreachable`. */
 export class WinchError extends Error {
   override readonly name: string = "WinchError";
+  /** How many milliseconds the server wants the client to wait (`Retry-After`). */
+  retryAfterMs = 0;
 
   /**
    * @param status the status of the reply

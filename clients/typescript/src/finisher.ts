@@ -23,9 +23,16 @@ export function outcomeOf(context: Context, came: { value: unknown } | { error: 
   if (isStop) {
     if (context.stoppedBy === "cancel") return { outcome: "cancel", reason: "cancelled while it ran" };
     if (context.stoppedBy === "lost") return null;
+    if (context.stoppedBy === "timeout") return timedOut(context);
     return { outcome: "release", has_started: true };
   }
   return { outcome: "fail", error: described(error) };
+}
+
+/** How a job ends whose time is over. */
+export function timedOut(context: Context): Record<string, unknown> {
+  const message = `took longer than its timeout of ${context.timeout} s`;
+  return { outcome: "fail", error: { type: "winch.JobTimeout", message } };
 }
 
 function described(error: unknown): Record<string, unknown> {

@@ -55,13 +55,20 @@ export class Cancel extends Outcome {
   }
 }
 
-/** Why a handler should stop: a cancel was requested, the claim is another worker's, or its worker stops. */
-export type StopReason = "cancel" | "lost" | "stop";
+/** Why a handler should stop: a cancel was requested, the claim is another worker's, its worker stops, or its time is over. */
+export type StopReason = "cancel" | "lost" | "stop" | "timeout";
+
+const WHY: Record<StopReason, string> = {
+  cancel: "the job was cancelled",
+  lost: "the claim is no longer this worker's",
+  stop: "the worker stops",
+  timeout: "the job takes longer than its timeout",
+};
 
 /** The reason of `ctx.signal` when it is aborted, and what `ctx.check()` and `ctx.sleep()` throw then. Let it pass. */
 export class Stopped extends Error {
   override readonly name = "Stopped";
   constructor(readonly by: StopReason) {
-    super({ cancel: "the job was cancelled", lost: "the claim is no longer this worker's", stop: "the worker stops" }[by]);
+    super(WHY[by]);
   }
 }

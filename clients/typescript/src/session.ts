@@ -12,6 +12,8 @@ export interface Order {
   id: string;
   do: string;
   by: string;
+  /** In seconds. */
+  grace: number | null;
 }
 
 export interface Beat {
@@ -76,6 +78,7 @@ export class Session {
   }
 
   async end(): Promise<void> {
+    if (this.#key === "") return; // it has never begun
     try {
       await this.client.request("DELETE", `/sessions/${this.#key}`, undefined, { patience: 2000 });
     } catch (error) {

@@ -2,7 +2,7 @@ import type { Client } from "./client.js";
 import { type ClaimedJob, Context } from "./context.js";
 import { type Duration, milliseconds, pause } from "./duration.js";
 import { WinchError } from "./errors.js";
-import { Finisher, outcomeOf } from "./finisher.js";
+import { Finisher, outcomeOf, timedOut } from "./finisher.js";
 import { stopOnSignals } from "./process.js";
 import { Stopped } from "./outcomes.js";
 import { uuid } from "./random.js";
@@ -12,8 +12,10 @@ import type { Args, NewJob, Task } from "./task.js";
 const MOST_IN_CLAIM = 200;
 const MOST_ANSWERS = 100;
 const POLL_MS = 20_000;
-// How long handlers that were asked to stop have until the session ends without them.
+// How long handlers that were asked to stop have until their job, or the session, ends without them.
 const STOP_MS = 1000;
+// What a timer of JavaScript can hold: 24 days.
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 const FAILED_CLAIM_MS = 500;
 const GREATEST_FAILED_CLAIM_MS = 5000;
 
@@ -61,6 +63,7 @@ export class Worker {
   #hurry = new AbortController();
   #cutClaim = new AbortController();
   #isQuiet = false;
+  #graceMs = 0;
   // Handlers that have not returned, those of a session that has ended too.
   #busy = 0;
   #changed: () => void = () => {};
@@ -95,14 +98,15 @@ export class Worker {
     if (this.#tasks.size === 0) throw new TypeError("a worker needs a handler: worker.task('shop.mail', …)");
     const forget = options.signals === false ? () => {} : stopOnSignals(() => this.stop(), () => this.#hurry.abort());
     const over = new AbortController();
+    this.#graceMs = milliseconds(options.grace ?? "30s");
     let heart: Promise<void> = Promise.resolve();
     try {
       await this.#session.begin();
       heart = this.#beat(over.signal);
       await this.#claimUntilStopped(options.burst ?? false);
-      await this.#idle(milliseconds(options.grace ?? "30s"), this.#hurry.signal);
+      await this.#idle(() => this.#graceMs, this.#hurry.signal);
       for (const context of this.#running.values()) context.stop("stop");
-      await this.#idle(STOP_MS);
+      await this.#idle(() => STOP_MS);
     } finally {
       this.#session.isOver = true;
       await this.#finisher.close(STOP_MS);
@@ -163,7 +167,8 @@ export class Worker {
       } catch (error) {
         if (this.#cutClaim.signal.aborted) continue;
         this.#log(`claim: ${text(error)}`);
-        await pause(failed / 2 + (Math.random() * failed) / 2, this.#stop.signal);
+        const after = error instanceof WinchError ? error.retryAfterMs : 0;
+        await pause(after + failed / 2 + (Math.random() * failed) / 2, this.#stop.signal);
         failed = Math.min(failed * 2, GREATEST_FAILED_CLAIM_MS);
       }
     }
@@ -194,6 +199,14 @@ export class Worker {
     const context = this.#running.get(keyOf(job));
     const known = this.#tasks.get(job.task);
     if (context === undefined) return;
+    let isOver = false;
+    const over = (end: Record<string, unknown> | null) => {
+      if (isOver) return;
+      isOver = true;
+      if (end === null) this.#ended(context.ref());
+      else this.#finisher.add({ ...context.ref(), ...end });
+    };
+    const clock = this.#limit(context, over);
     let end: Record<string, unknown> | null;
     this.#busy++;
     try {
@@ -205,11 +218,29 @@ export class Worker {
     } catch (error) {
       end = outcomeOf(context, { error });
     } finally {
+      clock.abort();
       this.#busy--;
       this.#changed();
     }
-    if (end === null) this.#ended(context.ref());
-    else this.#finisher.add({ ...context.ref(), ...end });
+    over(end);
+  }
+
+  /** Stop a handler whose time is over. One that goes on keeps its slot, and what it returns is dropped. */
+  #limit(context: Context, over: (end: Record<string, unknown>) => void): AbortController {
+    const clock = new AbortController();
+    const ms = (context.timeout ?? Infinity) * 1000;
+    if (ms <= LONGEST_TIMER_MS) {
+      void (async () => {
+        await pause(ms, clock.signal);
+        if (clock.signal.aborted) return;
+        context.stop("timeout");
+        await pause(STOP_MS, clock.signal);
+        if (clock.signal.aborted) return;
+        this.#log(`job ${context.id}: its handler goes on past its timeout`);
+        over(timedOut(context));
+      })();
+    }
+    return clock;
   }
 
   /** The end of a claim has reached the server, or will never do so. */
@@ -219,9 +250,9 @@ export class Worker {
   }
 
   /** Wait until nothing runs, for so long. */
-  async #idle(ms: number, hurry?: AbortSignal): Promise<void> {
-    const until = Date.now() + ms;
-    while (this.#running.size > 0 && Date.now() < until && !hurry?.aborted) await pause(10);
+  async #idle(ms: () => number, hurry?: AbortSignal): Promise<void> {
+    const began = Date.now();
+    while (this.#running.size > 0 && Date.now() - began < ms() && !hurry?.aborted) await pause(10);
   }
 
   #lose(): void {
@@ -250,9 +281,12 @@ export class Worker {
   // -- the heartbeat -----------------------------------------------------------------------------------
 
   async #beat(over: AbortSignal): Promise<void> {
+    let began = Date.now();
     for (;;) {
-      await pause(this.#session.beatEveryMs, over);
+      // From the beginning of the last one: with a slow server a lease has as many heartbeats.
+      await pause(this.#session.beatEveryMs - (Date.now() - began), over);
       if (over.aborted) return;
+      began = Date.now();
       try {
         await this.#beatOnce(over);
       } catch (error) {
@@ -267,7 +301,9 @@ export class Worker {
     const answers = this.#answers.splice(0, MOST_ANSWERS);
     let found: Beat;
     try {
-      const options = { patience: this.#session.beatEveryMs / 2, signal };
+      // One that hangs is given up after half of the lease, so that the next one keeps the jobs.
+      const every = this.#session.beatEveryMs;
+      const options = { patience: every / 2, limit: 2 * every, signal };
       found = (await this.#session.ask("/heartbeat", { running, answers }, options)) as Beat;
     } catch (error) {
       this.#answers.unshift(...answers);
@@ -301,6 +337,7 @@ export class Worker {
         break;
       case "stop":
       case "drain":
+        if (order.grace !== null) this.#graceMs = order.grace * 1000;
         this.stop();
         break;
       default:

@@ -33,7 +33,8 @@ class Declares:
 
         `schema` is the JSON Schema of its arguments: an object whose properties are the arguments. A
         call that does not fit it raises InvalidPayload with the reason. `options` are those of
-        `@app.task`, such as `queue` and `retry`. Workers of this app do not claim its jobs.
+        `@app.task`, such as `queue`; `retry` and `timeout` travel with each job, for its worker. Workers
+        of this app do not claim its jobs.
         """
         from winch.engine.tasks.declared import DeclaredTask, check_contract, stub_of
 

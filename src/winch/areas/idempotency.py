@@ -77,7 +77,7 @@ class Once:
         self.holder: str | None = None
         job = current_job.get()
         self._who = f"job {job}" if job is not None else f"{socket.gethostname()}:{os.getpid()}"
-        token = random_id(client.surroundings.entropy(16))
+        token = random_id(client.surroundings.random_bytes(16))
         # Only an attempt of the same job may take over; any other caller is alone with its token.
         self._family = f"open\n{self._who}\n" if job is not None else f"open\n{self._who}\n{token}"
         self._mine = f"open\n{self._who}\n{token}"

@@ -65,9 +65,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "dev": ("run.dev", "dev", "Run a worker that restarts when the code changes."),
     "demo": ("run.demo", "demo", "A tour on SQLite: real jobs, a real worker, a real kill."),
     "worker-child": ("run.child", "worker_child", ""),
-    "worker-cell": ("run.cell", "worker_cell", ""),
+    "isolated-child": ("run.isolated_child", "isolated_child", ""),
 }
-HIDDEN = frozenset({"worker-child", "worker-cell"})
+HIDDEN = frozenset({"worker-child", "isolated-child"})
 
 USAGE, UNREACHABLE, MIGRATE, NO_WORKER = 2, 3, 4, 69
 # The first class that fits decides; everything else is a failure: 1.

@@ -63,7 +63,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a job's history: the end of an attempt, or an action of an operator.
 
-    `what` is completed, failed, snoozed, slept, waited, unwinding, cancelled, discarded, crashed,
+    `what` is completed, failed, snoozed, slept, waited, compensating, cancelled, discarded, crashed,
     rescued or released for attempts. It is retried or cancel requested for operators, with `by`, and
     replaced after an enqueue with the same unique key. `token` is set when the attempt's own worker
     ended it.

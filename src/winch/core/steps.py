@@ -51,7 +51,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_undone: bool = False
 
 
-class Unwinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Compensation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The job is to end so, and its steps are undone first. `tries` counts undos that failed.
 
     `undone_for` is the run time of the claim under which all was undone. A claim with the same one goes
@@ -79,7 +79,7 @@ class StepHistory(
     """
 
     steps: tuple[StepRecord, ...] = ()
-    unwinding: Unwinding | None = None
+    compensation: Compensation | None = None
     checkpoint: str | None = None
     pages: tuple[str, ...] = ()
     page_bytes: int = 0

@@ -14,10 +14,12 @@
     worker.run()
 
 A handler may raise or return RetryAfter, Snooze, Discard or Cancel, as with `@app.task`. A long one
-calls `ctx.check()` now and then: it raises Stopped when the job was cancelled or is no longer its own.
+calls `ctx.check()` now and then: it raises Stopped when the job was cancelled, is no longer its own, or
+takes longer than its timeout.
 """
 
 from winch.remote.client import RemoteClient, RemoteError
-from winch.remote.worker import RemoteContext, RemoteWorker, Stopped
+from winch.remote.context import RemoteContext, Stopped
+from winch.remote.worker import RemoteWorker
 
 __all__ = ["RemoteClient", "RemoteContext", "RemoteError", "RemoteWorker", "Stopped"]

@@ -30,11 +30,13 @@ _rng = random.Random()  # noqa: S311  # pauses, not secrets
 class RemoteError(Exception):
     """A request that the server refused, or that found no server: `status` is 0 then."""
 
-    def __init__(self, status: int, code: str, detail: str) -> None:
+    def __init__(self, status: int, code: str, detail: str, retry_after: float = 0.0) -> None:
         super().__init__(f"{status} {code}: {detail}" if status else detail)
         self.status = status
         self.code = code
         self.detail = detail
+        self.retry_after = retry_after
+        """For how many seconds the server wants the client to wait."""
 
 
 class RemoteClient:
@@ -118,35 +120,36 @@ class RemoteClient:
         *,
         patience: float = PATIENCE,
         wait: float = 0.0,
+        limit: float | None = None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> Any:
         """One request and the data of its answer. It is sent again, with the same body, for so many
         seconds while no server answers; with `patience=0` never. `wait`: how long the server may take
-        on purpose."""
+        on purpose. `limit`: how long one try may take, where that is less than the client's timeout."""
+        timeout = min(self._timeout, self._timeout if limit is None else limit) + wait
         until, pause = time.monotonic() + patience, FIRST_PAUSE
         while True:
             try:
-                status, answer, after = self._once(method, path, body, wait)
+                status, answer, after = self._once(method, path, body, timeout)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 problem = RemoteError(0, "unreachable", f"no answer from {self!r}: {error}")
-                after = None
             else:
                 if status < 300:
                     return answer
                 code, detail = str(answer.get("code", "")), str(answer.get("detail", ""))
-                problem = RemoteError(status, code, detail)
+                problem = RemoteError(status, code, detail, after)
                 if status not in AGAIN:
                     raise problem
-            delay = after if after is not None else _rng.uniform(0, pause)
+            delay = problem.retry_after + _rng.uniform(0, pause)
             if time.monotonic() + delay > until or is_over():
                 raise problem
             time.sleep(delay)
             pause = min(pause * 2, GREATEST_PAUSE)
 
     def _once(
-        self, method: str, path: str, body: Any, wait: float
-    ) -> tuple[int, dict[str, Any], float | None]:
+        self, method: str, path: str, body: Any, timeout: float
+    ) -> tuple[int, dict[str, Any], float]:
         connection = self._connection()
         headers = {"accept": "application/json"}
         if self._parts.scheme == "http" and (proxy := self._proxy()):
@@ -159,9 +162,9 @@ class RemoteClient:
             headers["content-type"] = "application/json"
         url = f"{self._base}{self._parts.path.rstrip('/')}{PREFIX}{path}"
         if connection.sock is not None:
-            connection.sock.settimeout(self._timeout + wait)
+            connection.sock.settimeout(timeout)
         else:
-            connection.timeout = self._timeout + wait
+            connection.timeout = timeout
         connection.request(method, url, data, headers)
         response = connection.getresponse()
         text = response.read()
@@ -172,7 +175,7 @@ class RemoteClient:
             answer = {"detail": f"the answer is no JSON ({response.status})"}
         if response.will_close:
             self.close()
-        return response.status, answer, float(after) if after.isdecimal() else None
+        return response.status, answer, float(after) if after.isdecimal() else 0.0
 
     @property
     def _base(self) -> str:

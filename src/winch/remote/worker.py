@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import random
 import socket
 import threading
 import time
@@ -16,101 +17,25 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 from winch.core.outcome import Cancel, Directive, Discard, RetryAfter, Snooze
-from winch.remote.client import RemoteClient, RemoteError
+from winch.remote.client import GREATEST_PAUSE, RemoteClient, RemoteError
+from winch.remote.context import RemoteContext, Stopped, Why
 
 log: logging.Logger = logging.getLogger("winch.remote")
+_rng = random.Random()  # noqa: S311  # pauses, not secrets
 
 MOST_IN_BATCH = 200
 POLL = 5.0
-# How long handlers that were asked to stop have until the session ends without them.
+# Seconds after a claim that failed, doubled for each further one, and drawn from the upper half.
+FIRST_CLAIM_PAUSE = 0.5
+# How long handlers that were asked to stop have until their job, or the session, ends without them.
 STOP_SECONDS = 1.0
-# The headers of a trace (W3C).
-TRACE = ("traceparent", "tracestate")
-
+# The clock of timeouts.
+LOOK_EVERY = 0.2
 
 Handler = Callable[..., Any]
-Why = Literal["cancel", "lost", "stop"]
-
-
-class Stopped(BaseException):
-    """Raised by `RemoteContext.check` in a handler that should stop. Let it pass: the worker then ends
-    the job as cancelled, or gives it back when the worker itself stops.
-
-    No `Exception`, so that a handler's `except Exception` does not hold it.
-    """
-
-
-class RemoteContext:
-    """The job that a handler runs, as its first argument."""
-
-    def __init__(self, worker: RemoteWorker, job: Mapping[str, Any]) -> None:
-        self._worker = worker
-        self.job: Mapping[str, Any] = job
-        self.id: str = job["id"]
-        self.attempt: int = job["attempt"]
-        self.last_checkpoint: Any = job["checkpoint"]
-        self.headers: Mapping[str, str] = job["headers"]
-        self._stopped = threading.Event()
-        self.stopped_by: Why | None = None
-        """Why the handler should stop: "cancel" was requested, the claim is "lost", or the worker does
-        "stop"."""
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the handler should stop: a cancel was requested, or the job is another worker's."""
-        return self._stopped.is_set()
-
-    def stop(self, why: Why) -> None:
-        """Ask the handler to stop."""
-        if not self._stopped.is_set():
-            self.stopped_by = why
-            self._stopped.set()
-
-    def check(self) -> None:
-        """Raise Stopped where the handler should stop."""
-        if self._stopped.is_set():
-            raise Stopped(self.stopped_by)
-
-    def wait(self, seconds: float) -> bool:
-        """Sleep; True as soon as the handler should stop."""
-        return self._stopped.wait(seconds)
-
-    def progress(self, value: Any) -> None:
-        """Report progress: any JSON data."""
-        self._note(progress=value)
-
-    def checkpoint(self, value: Any) -> None:
-        """Store what the next attempt finds in `last_checkpoint`."""
-        self._note(checkpoint=value)
-
-    def log(self, line: str) -> None:
-        """Add to the job's log."""
-        self._note(log=line)
-
-    def enqueue(self, jobs: Sequence[Mapping[str, Any]], name: str = "") -> list[str]:
-        """Enqueue children; a repeat and a later attempt store none of them twice. Their ids."""
-        body = {"parent": self.ref, "jobs": [self._traced(job) for job in jobs], "name": name}
-        return [one["id"] for one in self._worker.ask("/children", body)["jobs"]]
-
-    def _traced(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """The child in the trace of this job, unless it names another one."""
-        headers = dict(job.get("headers") or {})
-        if "traceparent" not in headers:
-            headers |= {name: self.headers[name] for name in TRACE if name in self.headers}
-        return {**job, "headers": headers}
-
-    @property
-    def ref(self) -> dict[str, str]:
-        """The proof of the claim."""
-        return {"id": self.id, "token": self.job["token"]}
-
-    def _note(self, **fields: Any) -> None:
-        [answer] = self._worker.ask("/notes", {"notes": [{**self.ref, **fields}]})["answers"]
-        if answer["answer"] == "lost":
-            self.stop("lost")
 
 
 class RemoteWorker:
@@ -135,7 +60,7 @@ class RemoteWorker:
         self._slots = slots
         self._handlers: dict[str, Handler] = {}
         self._contracts: list[dict[str, Any]] = []
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._running: dict[tuple[str, str], RemoteContext] = {}
         self._claiming: set[str] = set()
         self._free = threading.Semaphore(slots)
@@ -146,6 +71,7 @@ class RemoteWorker:
         self._claimer: int | None = None  # the thread whose claim waits
         self._key = ""
         self._beat_every = 1.0
+        self._grace = 0.0
         self._answers: list[dict[str, str]] = []
         self._met: dict[str, None] = {}
 
@@ -190,17 +116,19 @@ class RemoteWorker:
     def run(self, *, burst: bool = False, grace: float = 30.0) -> None:
         """Work until stopped; with `burst` until the queues are empty. Running jobs get `grace` seconds
         at the end, then they go back to their queues."""
+        self._grace = grace
         self._register("")
         threads = [
             threading.Thread(target=self._send_ends, name="winch ends", daemon=True),
             threading.Thread(target=self._beat, name="winch heart", daemon=True),
+            threading.Thread(target=self._watch_timeouts, name="winch clock", daemon=True),
         ]
         for thread in threads:
             thread.start()
         try:
             self._claim_until_stopped(burst)
-            until = time.monotonic() + grace
-            while self._count() and time.monotonic() < until:
+            began = time.monotonic()
+            while self._count() and time.monotonic() - began < self._grace:
                 time.sleep(0.02)
         finally:
             for context in self._contexts():
@@ -222,7 +150,7 @@ class RemoteWorker:
     # -- the session -------------------------------------------------------------------------------
 
     def _register(self, lost: str) -> None:
-        with self._lock:
+        with self.lock:
             if self._key != lost:
                 return  # another thread has registered meanwhile
             for context in self._running.values():
@@ -249,7 +177,10 @@ class RemoteWorker:
             raise
 
     def _beat(self) -> None:
-        while not self._over.wait(self._beat_every):
+        began = time.monotonic()
+        # From the beginning of the last one: with a slow server a lease has as many heartbeats.
+        while not self._over.wait(max(began + self._beat_every - time.monotonic(), 0)):
+            began = time.monotonic()
             try:
                 self._beat_once()
             except RemoteError as error:
@@ -259,13 +190,15 @@ class RemoteWorker:
         self._client.close()
 
     def _beat_once(self) -> None:
-        with self._lock:
+        with self.lock:
             named = [context.ref for context in self._running.values()]
             on_the_way = set(self._claiming)
             answers, self._answers = self._answers[:100], self._answers[100:]
         try:
             body = {"running": named, "answers": answers}
-            found = self.ask("/heartbeat", body, patience=self._beat_every / 2)
+            # One that hangs is given up after half of the lease, so that the next one keeps the jobs.
+            every = self._beat_every
+            found = self.ask("/heartbeat", body, patience=every / 2, limit=2 * every)
         except RemoteError:
             self._answers += answers
             raise
@@ -295,6 +228,8 @@ class RemoteWorker:
             case "resume":
                 self._quiet.clear()
             case "stop" | "drain":
+                if order["grace"] is not None:
+                    self._grace = order["grace"]
                 self.stop()
             case other:
                 return {"state": "failed", "text": f"a worker over HTTP does not know {other!r}"}
@@ -306,10 +241,11 @@ class RemoteWorker:
         return len(self._running)
 
     def _contexts(self) -> list[RemoteContext]:
-        with self._lock:
+        with self.lock:
             return list(self._running.values())
 
     def _claim_until_stopped(self, burst: bool) -> None:
+        pause = FIRST_CLAIM_PAUSE
         while not self._stopping.is_set():
             if self._quiet.is_set() or not self._free.acquire(timeout=0.2):
                 self._stopping.wait(0.2 if self._quiet.is_set() else 0)
@@ -320,10 +256,12 @@ class RemoteWorker:
             jobs: list[Any] = []
             try:
                 jobs = self._claim(free, 0.0 if burst else POLL)
+                pause = FIRST_CLAIM_PAUSE
             except RemoteError as error:
                 if not self._stopping.is_set() and not self._quiet.is_set():
                     log.warning("claim: %s", error)
-                    self._stopping.wait(0.5)
+                    self._stopping.wait(error.retry_after + _rng.uniform(pause / 2, pause))
+                    pause = min(pause * 2, GREATEST_PAUSE)
             finally:
                 for _ in range(free - len(jobs)):
                     self._free.release()
@@ -332,7 +270,7 @@ class RemoteWorker:
 
     def _claim(self, most: int, wait: float) -> list[Any]:
         token = str(uuid.uuid4())
-        with self._lock:
+        with self.lock:
             self._claiming.add(token)
         key = self._key
         body = {"max": most, "wait": f"{int(wait)}s", "claim": token}
@@ -343,14 +281,14 @@ class RemoteWorker:
             # Never repeated: what a lost reply took, the next heartbeat lists.
             jobs: list[Any] = self.ask("/claim", body, patience=0, wait=wait)["jobs"]
             contexts = [RemoteContext(self, job) for job in jobs]
-            with self._lock:
+            with self.lock:
                 if key != self._key:  # its session ended meanwhile: the jobs are free, or another's
                     log.warning("%d claimed jobs are dropped: their session has ended", len(jobs))
                     return []
                 self._running.update((_pair(context.ref), context) for context in contexts)
         finally:
             self._claimer = None
-            with self._lock:
+            with self.lock:
                 self._claiming.discard(token)
         for context in contexts:
             name = f"winch {context.job['task']}"
@@ -370,6 +308,8 @@ class RemoteWorker:
             end = {"outcome": "release", "has_started": True}
             if context.stopped_by == "cancel":
                 end = {"outcome": "cancel", "reason": "cancelled while it ran"}
+            elif context.stopped_by == "timeout":
+                end = _timed_out(context)
         except BaseException as error:  # whatever a handler raises is its outcome
             failure = {
                 "type": type(error).__qualname__,
@@ -380,7 +320,18 @@ class RemoteWorker:
         finally:
             self._client.close()  # this thread's own
             self._free.release()
-        self._ends.put({**context.ref, **end})
+        if context.ends():
+            self._ends.put({**context.ref, **end})
+
+    def _watch_timeouts(self) -> None:
+        while not self._over.wait(LOOK_EVERY):
+            for context in self._contexts():
+                if context.is_late():
+                    context.stop("timeout")
+                # A handler that goes on keeps its slot, and what it returns is dropped.
+                if context.is_late(by=STOP_SECONDS) and context.ends():
+                    log.warning("job %s: its handler goes on past its timeout", context.id)
+                    self._ends.put({**context.ref, **_timed_out(context)})
 
     def _send_ends(self) -> None:
         while True:
@@ -419,9 +370,14 @@ class RemoteWorker:
         for answer in answers:
             if answer["answer"] == "lost":
                 log.warning("job %s: its claim had ended; the result is dropped", answer["id"])
-        with self._lock:
+        with self.lock:
             for one in batch:
                 self._running.pop(_pair(one), None)
+
+
+def _timed_out(context: RemoteContext) -> dict[str, Any]:
+    why = f"took longer than its timeout of {context.timeout:g} s"
+    return {"outcome": "fail", "error": {"type": "winch.JobTimeout", "message": why}}
 
 
 def _directed(given: Directive) -> dict[str, Any]:

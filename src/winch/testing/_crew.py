@@ -114,7 +114,7 @@ class Crew:
             on_session=self._heart.add,
             rng=rng,
             monotonic=clock.monotonic,
-            entropy=rng.randbytes,
+            random_bytes=rng.randbytes,
             threads=InlineThreads(asyncio.get_running_loop()),
         )
         self._services: list[Service] = []

@@ -40,7 +40,7 @@ LONG = 366 * 86400.0
 
 # The services whose passes count: while a dead worker's lease runs out, and while the store is down and
 # they try again and again.
-NOBODY: frozenset[str] = frozenset()
+NO_SESSION: frozenset[str] = frozenset()
 RESCUING = frozenset({"heart", "rescuer"})
 TALKATIVE = RESCUING | {"fetcher", "promoter", "ticker", "give-ups", "pruner"}
 
@@ -116,7 +116,7 @@ class World:
         random.seed(self._seed)
         surroundings = Surroundings(
             clock=self._clock,
-            entropy=self._rng.randbytes,
+            random_bytes=self._rng.randbytes,
             run=functools.partial(operation.run, wait=self._pause),
             arun=functools.partial(operation.arun, wait=self._apause),
         )
@@ -373,7 +373,7 @@ class World:
         if due is None:
             return Outlook(0.0)
         until = min(self._clock.seconds_at(due), deadline)
-        return Outlook(until, RESCUING if self._store.has_leftovers(crew.worker.session) else NOBODY)
+        return Outlook(until, RESCUING if self._store.has_leftovers(crew.worker.session) else NO_SESSION)
 
     def _drive(self, run: Callable[[], T]) -> T:
         """Let the world's loop run; here, or in a thread where this one runs a loop of its own."""

@@ -121,7 +121,7 @@ def _covers(own: tuple[str, ...] | None, other: tuple[str, ...] | None) -> bool:
     return own is None or (other is not None and set(other) <= set(own))
 
 
-NOBODY = Access("nobody", roles=())
+ANONYMOUS = Access("nobody", roles=())
 LOCAL = Access("local", roles=("admin",), credential="local")
 
 

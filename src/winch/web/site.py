@@ -35,7 +35,7 @@ from winch.engine.observe.throughput import HOUR, Series, Span
 from winch.engine.observe.usage import ProcessUsage, read_usage
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.params import QueueInfo, SessionInfo
-from winch.web.access import LOCAL, NOBODY, Access
+from winch.web.access import ANONYMOUS, LOCAL, Access
 from winch.web.api.held import WorkMemory
 from winch.web.finding import MOST_SECONDS, Finder, Found
 from winch.web.openapi import document
@@ -282,11 +282,11 @@ class Site:
             return LOCAL, "local"
         if self.config.auth == "tokens":
             found = await self.client.arun(self.sessions.access_of(request.cookies, self.tokens))
-            return (NOBODY, "nothing") if found is None else (found, "session")
+            return (ANONYMOUS, "nothing") if found is None else (found, "session")
         if self.config.auth == "host" and self.config.authenticate is not None:
             answer = self.config.authenticate(request)
             access = await answer if inspect.isawaitable(answer) else answer
-            return (NOBODY, "nothing") if access is None else (access, "host")
+            return (ANONYMOUS, "nothing") if access is None else (access, "host")
         raise Problem(
             "forbidden",
             "this dashboard is closed: the application that mounts it must authorize requests, with "
@@ -351,7 +351,7 @@ class Site:
         return serve
 
     async def _serve(self, route: WebRoute, request: Request) -> Response:
-        call = WebCall(self, request, NOBODY)
+        call = WebCall(self, request, ANONYMOUS)
         try:
             if route.needs == "public" and not route.is_page:
                 how = "nothing"

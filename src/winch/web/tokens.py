@@ -72,7 +72,7 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-_NOBODY = digest_of("no client has this token")
+_UNKNOWN = digest_of("no client has this token")
 
 
 class Tokens:
@@ -141,7 +141,7 @@ class Tokens:
         """The live token of this text. The same work is done whether there is one or not."""
         identity = text.removeprefix(PREFIX).partition("_")[0]
         token = (yield from self._find(identity)) if len(identity) == 12 else None
-        digest = _NOBODY if token is None else token.digest
+        digest = _UNKNOWN if token is None else token.digest
         is_same = hmac.compare_digest(digest, digest_of(text))
         if token is None or not is_same or not token.is_live(datetime.now(UTC)):
             return None

@@ -18,7 +18,7 @@ from winch.engine.tasks.task import Task
 CALLERS = 100
 BULK = 5000
 MOST_DRAINED = 50_000
-CELLS = 4
+PROCESSES = 4
 # Long enough for a process to start and import; the measured ones follow.
 WARM_UP = 0.3
 PATIENCE = 120.0
@@ -131,8 +131,8 @@ class BenchRun:
         jobs = int(min(max(200 * self.seconds, 20), 2000))
 
         async def main() -> Figure:
-            async with self.app.worker(queues=[self.queue], concurrency=CELLS):
-                warm = [await task.aenqueue(WARM_UP) for _ in range(2 * CELLS)]
+            async with self.app.worker(queues=[self.queue], concurrency=PROCESSES):
+                warm = [await task.aenqueue(WARM_UP) for _ in range(2 * PROCESSES)]
                 self._keep(warm)
                 for job in warm:
                     await job.aresult(timeout="60s")

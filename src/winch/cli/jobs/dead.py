@@ -246,5 +246,5 @@ def report(
     elif dry_run:
         say(f"{count(matched, what)} would be {done}")
     else:
-        said_refused = f", {refused:,} refused" if refused else ""
-        say(f"{count(acted, what)} {done}{said_refused}")
+        refused_part = f", {refused:,} refused" if refused else ""
+        say(f"{count(acted, what)} {done}{refused_part}")

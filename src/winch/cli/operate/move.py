@@ -63,6 +63,8 @@ def move(
     scope = Scope(queues=() if queue is None else tuple(dict.fromkeys((queue, *also))), tenant=tenant)
     with opened(options) as app, opened_target(app, to) as target:
         source = getattr(app.ready(), "source", app.driver)
+        if source.describe() == target.describe():
+            raise click.UsageError(f"--to names the store that the jobs are in: {source.describe()}")
         tell = remark if options.as_json else say
         mover = Mover(source, target, tell, waits_for_lock=resume or back)
         route = mover.route()

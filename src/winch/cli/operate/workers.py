@@ -18,6 +18,7 @@ from winch.cli.shared.options import StoreOptions, json_option, opened, store_op
 from winch.cli.shared.output import Column, Table, complain, emit_json, remark, say
 from winch.core.errors import ConfigError, did_you_mean
 from winch.core.values.duration import parse_duration
+from winch.engine.client.quiet import quiet_sessions
 from winch.engine.client.worker_commands import WorkerAnswer
 from winch.storage.params import SessionInfo
 
@@ -38,11 +39,12 @@ def list_(options: StoreOptions, is_all: bool) -> None:
     """List the live worker processes; exit 69 when there is none."""
     with opened(options) as app:
         found = app.workers.list(is_ended_too=is_all)
+        quiet = app.client.run(quiet_sessions(app.ready()))
         start = app.start_worker
     at = text.now()
     live = [session for session in found if is_live(session)]
     if options.as_json:
-        emit_json({"workers": [_data(session) for session in found]})
+        emit_json({"workers": [_data(session, session.id in quiet) for session in found]})
     elif found:
         table = Table(
             [
@@ -67,7 +69,7 @@ def list_(options: StoreOptions, is_all: bool) -> None:
                 text.one_line(" ".join(f"{name}={value}" for name, value in session.labels.items())),
                 text.one_line(session.release),
                 text.ago(session.started_at, at),
-                _lease(session),
+                _lease(session, session.id in quiet),
             )
         table.show()
     if not live:
@@ -208,6 +210,7 @@ def _send(
         raise click.UsageError(hint if needs_names else "--idlest chooses the workers by itself")
     errors: list[str] = []
     answers: list[WorkerAnswer] = []
+    is_mistake = False
     with opened(options) as app:
         live = [session for session in app.workers.list() if is_live(session)]
         if is_all or is_here:
@@ -223,6 +226,8 @@ def _send(
                 answers = command(app.workers, names, wait=which["wait"])
         except ConfigError as error:
             errors.append(str(error))
+            # Of the value, where such a worker takes commands.
+            is_mistake = any(one.supervisor and {one.worker, one.id} & {*names} for one in live)
         left = _await_ends(app, answers, until_ended)
     if options.as_json:
         emit_json({"answers": [msgspec.to_builtins(one) for one in answers], "errors": errors})
@@ -235,7 +240,7 @@ def _send(
         remark("winch: no live worker" + (" on this machine" if is_here else ""))
     good = {"done", "ended"} if ends else {"done"}
     if not answers:
-        click.get_current_context().exit(NO_WORKER)
+        click.get_current_context().exit(2 if is_mistake else NO_WORKER)
     if errors or left or any(one.state not in good for one in answers):
         click.get_current_context().exit(1)
 
@@ -267,17 +272,17 @@ def is_live(session: SessionInfo) -> bool:
     return session.ended_at is None and session.lease_until > text.now()
 
 
-def _lease(session: SessionInfo) -> str:
+def _lease(session: SessionInfo, is_quiet: bool) -> str:
     at = text.now()
     if session.ended_at is not None:
         why = f" ({text.one_line(session.end_reason)})" if session.end_reason else ""
         return f"ended {text.ago(session.ended_at, at)}{why}"
     if session.lease_until <= at:
         return f"over since {text.span(at - session.lease_until)}"
-    return f"{text.span(session.lease_until - at)} left"
+    return f"{text.span(session.lease_until - at)} left{', quiet' if is_quiet else ''}"
 
 
-def _data(session: SessionInfo) -> dict[str, object]:
+def _data(session: SessionInfo, is_quiet: bool) -> dict[str, object]:
     return {
         "session": session.id,
         "worker": session.worker,
@@ -291,6 +296,7 @@ def _data(session: SessionInfo) -> dict[str, object]:
         "labels": session.labels,
         "queue_limits": msgspec.to_builtins(session.queue_limits),
         "is_live": is_live(session),
+        "is_quiet": is_quiet,
         "started_at": session.started_at,
         "lease_until": session.lease_until,
         "ended_at": session.ended_at,

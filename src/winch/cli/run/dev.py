@@ -22,6 +22,13 @@ from winch.web.server.serve_process import ServeProcess, is_installed
     help="Queues in strict order (a,b), by weight (a:5,b:1), or all but some ('*,-slow').",
 )
 @click.option("-c", "--concurrency", type=int, help="Jobs that run at the same time.")
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="What this worker offers to tasks with needs, like gpu=h100.",
+)
 @port_option
 @click.option(
     "--dashboard/--no-dashboard", "with_dashboard", default=True, help="Also serve the dashboard."
@@ -37,6 +44,7 @@ def dev(
     config: str | None,
     queues: str,
     concurrency: int | None,
+    labels: tuple[str, ...],
     port: int,
     with_dashboard: bool,
     grace: str,
@@ -47,7 +55,7 @@ def dev(
     One process with readable logs: every job's start and end is a line. The dashboard is served beside
     it on this machine, where the extra is installed: pip install 'winch-jobs[web]'.
     """
-    os.environ[LOG_STYLE] = "short"  # for the children and cells, too
+    os.environ[LOG_STYLE] = "short"  # for the children and isolated children, too
     start_logging(verbose)
     dashboard = None
     if with_dashboard and is_installed():
@@ -63,6 +71,7 @@ def dev(
                 "queues": queues,
                 "concurrency": concurrency,
                 "processes": 1,
+                "labels": labels,
                 "grace": grace,
                 "reload": True,
             },

@@ -21,7 +21,7 @@ from winch.engine.supervisor.worker_options import WorkerFlag, settings_of, work
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(name)s: %(message)s"
 SHORT_FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
-# The environment variable of the style; children and cells inherit it.
+# The environment variable of the style; children and isolated children inherit it.
 LOG_STYLE = "WINCH_LOG_STYLE"
 
 

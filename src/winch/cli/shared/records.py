@@ -44,7 +44,7 @@ def summary(job: JobRecord, *, reveal: bool) -> dict[str, Any]:
         "claimed_at": job.claimed_at,
         "finished_at": job.finished_at,
         "error": _failure(job.error, reveal, with_traceback=False),
-        "reason": _told(job.reason, reveal),
+        "reason": _masked(job.reason, reveal),
         "group": job.fingerprint,
     }
 
@@ -75,7 +75,7 @@ def detail(job: JobRecord, workers: Workers, *, reveal: bool) -> dict[str, Any]:
                 "session": entry.session,
                 "claimed_at": entry.claimed_at,
                 "by": entry.by,
-                "note": _told(entry.note, reveal),
+                "note": _masked(entry.note, reveal),
                 "error": _failure(entry.error, reveal, with_traceback=True),
             }
             for entry in job.history
@@ -87,16 +87,16 @@ def _tags(job: JobRecord, reveal: bool) -> list[str]:
     return [tag if reveal else mask_text(tag) for tag in job.tags]
 
 
-def _told(value: str | None, reveal: bool) -> str | None:
+def _masked(value: str | None, reveal: bool) -> str | None:
     return value if value is None or reveal else mask_text(value)
 
 
 def _failure(error: Failure | None, reveal: bool, *, with_traceback: bool) -> dict[str, Any] | None:
     if error is None:
         return None
-    found: dict[str, Any] = {"type": error.type, "message": _told(error.message, reveal)}
+    found: dict[str, Any] = {"type": error.type, "message": _masked(error.message, reveal)}
     if with_traceback:
-        found["traceback"] = _told(error.traceback, reveal)
+        found["traceback"] = _masked(error.traceback, reveal)
     return found
 
 
@@ -265,7 +265,7 @@ LIKE = {
     "snoozed": JobState.SCHEDULED,
     "slept": JobState.SCHEDULED,
     "waited": JobState.BLOCKED,
-    "unwinding": JobState.RETRYING,
+    "compensating": JobState.RETRYING,
     "cancelled": JobState.CANCELLED,
 }
 

@@ -28,7 +28,7 @@ def shown_steps(job: JobRecord, *, reveal: bool) -> Any:
             "until": step.until,
             "tries": step.tries or None,
             "result": shown(step.result, reveal=reveal),
-            "error": None if step.error is None else _told(step, reveal),
+            "error": None if step.error is None else _masked(step, reveal),
             "has_undo": step.has_undo,
         }
         for step in found.steps
@@ -52,14 +52,14 @@ def step_lines(job: JobRecord, *, reveal: bool) -> list[str]:
         if step.until is not None and not step.is_done:
             line += f" until {text.stamp(step.until)}"
         if step.error is not None:
-            line += f"  {text.one_line(_told(step, reveal))}"
+            line += f"  {text.one_line(_masked(step, reveal))}"
         elif step.result is not None and step.kind != "version":
             value = shown(step.result, reveal=reveal)
             body = MARK if value == MARK else json.dumps(value, ensure_ascii=False)
             line += f"  {text.cut(text.one_line(body), 60)}"
         lines.append(line)
-    if found.unwinding is not None:
-        lines.append(f"undone, to be {found.unwinding.to}" if not found.to_undo else "undoing")
+    if found.compensation is not None:
+        lines.append(f"undone, to be {found.compensation.to}" if not found.to_undo else "undoing")
     return lines
 
 
@@ -83,7 +83,7 @@ def _state(step: StepRecord) -> str:
     return "done" if step.is_done else "to be tried again"
 
 
-def _told(step: StepRecord, reveal: bool) -> str:
+def _masked(step: StepRecord, reveal: bool) -> str:
     if step.error is None:
         return ""
     error_text = f"{step.error.name}: {step.error.message}"

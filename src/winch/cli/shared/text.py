@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from winch.core.lifecycle import JobState
-from winch.core.values.duration import format_duration
+from winch.core.values.duration import format_duration, rounded
 
 # Each state also has its word, so colour alone carries no information.
 STATE_COLOURS: dict[str, str] = {
@@ -83,18 +83,11 @@ def bold(value: str) -> str:
     return click.style(value, bold=True)
 
 
+span = rounded
+
+
 def now() -> datetime:
     return datetime.now(UTC)
-
-
-def span(value: timedelta) -> str:
-    """A duration, rounded to what one wants to read: 1d 2h, 3m 5s, 1.2s, 250ms."""
-    seconds = max(value.total_seconds(), 0.0)
-    if seconds >= 10:
-        return format_duration(timedelta(seconds=int(seconds)))
-    if seconds >= 1:
-        return f"{seconds:.1f}s"
-    return f"{seconds * 1000:.0f}ms"
 
 
 def ago(moment: datetime | None, at: datetime) -> str:

@@ -89,3 +89,13 @@ def format_duration(value: timedelta) -> str:
         if len(parts) == 2:
             break
     return sign + " ".join(parts)
+
+
+def rounded(value: timedelta) -> str:
+    """Text for people, as exact as they read it: "1d 2h", "3m 5s", "1.2s", "250ms"."""
+    seconds = max(value.total_seconds(), 0.0)
+    if seconds >= 10:
+        return format_duration(timedelta(seconds=int(seconds)))
+    if seconds >= 1:
+        return f"{seconds:.1f}s"
+    return f"{seconds * 1000:.0f}ms"

@@ -76,9 +76,9 @@ class JobIds:
     """Draws the ids of jobs, each greater than the one before it, so that jobs enqueued together keep
     their order. They take the places in turn, so that all places get the same share."""
 
-    def __init__(self, time: Callable[[], float], entropy: Callable[[int], bytes]) -> None:
+    def __init__(self, time: Callable[[], float], random_bytes: Callable[[int], bytes]) -> None:
         self._time = time
-        self._entropy = entropy
+        self._random_bytes = random_bytes
         self._last_tick = 0
         self._next_place: int | None = None
         self._unfit: frozenset[int] = frozenset()
@@ -101,7 +101,7 @@ class JobIds:
         if tick <= self._last_tick:
             tick = self._last_tick + 1
         self._last_tick = tick
-        random = self._entropy(8)
+        random = self._random_bytes(8)
         place = random[0] if self._next_place is None else self._next_place
         if self._unfit:
             place = self._fit(place)
@@ -111,7 +111,7 @@ class JobIds:
     def draw_many(self, count: int) -> list[str]:
         tick = max(int(self._time() * 4_096_000), self._last_tick + 1)
         self._last_tick = tick + count - 1
-        random = self._entropy(8 * count)
+        random = self._random_bytes(8 * count)
         place = self._next_place
         if place is None:
             place = random[0] if random else 0

@@ -110,6 +110,14 @@ async def araw(conn: Any) -> Any:
     return found
 
 
+def no_transactions(store: str) -> ConfigError:
+    """The error of `conn=` on a store that has no transactions of the application's."""
+    return ConfigError(
+        f"conn= needs a store that shares the caller's database; {store} has no "
+        "transactions to join. Use a sqlite:/// or postgresql:// URL"
+    )
+
+
 # -- the application's transaction, ended by Winch -----------------------------------------------------
 
 Unknown = Callable[[BaseException], Exception | None]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from winch.core.errors import ConfigError
 from winch.core.values.clock import Clock
+from winch.drivers._shared.callers import no_transactions
 from winch.drivers._shared.composed import ComposedDriver, Families
 from winch.drivers.memory.verbs.base import Base
 from winch.drivers.memory.verbs.claim import ClaimVerbs
@@ -87,10 +87,7 @@ class MemoryDriver(ComposedDriver):
         return self.run(verb)
 
     def run_on(self, conn: object, verb: Verb[T]) -> T:
-        raise ConfigError(
-            f"conn= needs a store that shares the caller's database; {self.describe()} has no "
-            "transactions to join. Use a sqlite:/// or postgresql:// URL"
-        )
+        raise no_transactions(self.describe())
 
     async def arun_on(self, conn: object, verb: Verb[T]) -> T:
         return self.run_on(conn, verb)

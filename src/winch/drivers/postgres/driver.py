@@ -21,7 +21,7 @@ from winch.drivers.postgres import schema
 from winch.drivers.postgres.address import Address, connection_params, parse_url
 from winch.drivers.postgres.connections import callers
 from winch.drivers.postgres.connections.pool import AsyncPool, SyncPool
-from winch.drivers.postgres.connections.transactions import AsyncLending, Lending
+from winch.drivers.postgres.connections.transactions import AsyncTransactionPool, TransactionPool
 from winch.drivers.postgres.errors import translated
 from winch.drivers.postgres.facts import ServerFacts, read_facts
 from winch.drivers.postgres.fast.handover import ClaimingPostgresBell, HandoverEnqueue
@@ -92,7 +92,7 @@ class PostgresDriver(ComposedDriver):
             families = replace(families, enqueue=HandoverEnqueue(base, enqueue))
         self._adopt(families)
         self._pool = SyncPool(address)
-        self._lending = Lending(address)
+        self._transactions = TransactionPool(address)
         self._guard = ProcessLock()
         self._sides: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _AsyncSide] = (
             weakref.WeakKeyDictionary()
@@ -139,14 +139,18 @@ class PostgresDriver(ComposedDriver):
     def transaction(self, conn: object = None) -> Iterator[Any]:
         """A connection in a transaction that commits at the end and rolls back on an exception: one of
         our own, or the caller's connection or session."""
-        with self._lending.lend() if conn is None else callers.joined(conn, self._address) as connection:
+        with (
+            self._transactions.begin()
+            if conn is None
+            else callers.joined(conn, self._address) as connection
+        ):
             yield connection
 
     @asynccontextmanager
     async def atransaction(self, conn: object = None) -> AsyncIterator[Any]:
         """`transaction` on an async connection."""
         if conn is None:
-            async with self._side().lending.lend() as connection:
+            async with self._side().transactions.begin() as connection:
                 yield connection
         else:
             async with callers.ajoined(conn, self._address) as joined:
@@ -243,7 +247,7 @@ class PostgresDriver(ComposedDriver):
     def close(self) -> None:
         """Give back the sync side's connections, and those of event loops that have closed."""
         self._pool.close()
-        self._lending.close()
+        self._transactions.close()
         with self._guard:
             for loop in [loop for loop in self._sides if loop.is_closed()]:
                 self._sides.pop(loop).abandon()
@@ -261,7 +265,7 @@ class _AsyncSide:
     def __init__(self, driver: PostgresDriver) -> None:
         address = driver._address
         self.pool = AsyncPool(address)
-        self.lending = AsyncLending(address)
+        self.transactions = AsyncTransactionPool(address)
         # Through a pooler LISTEN needs a way around it.
         direct = os.environ.get("WINCH_LISTEN_URL")
         params = connection_params(direct, address.timeout) if direct else address.params
@@ -276,5 +280,5 @@ class _AsyncSide:
 
     def abandon(self) -> None:
         """Close from outside, when the event loop is gone."""
-        self.lending.close()
+        self.transactions.close()
         self.pool.close()

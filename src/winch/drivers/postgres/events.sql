@@ -1,6 +1,6 @@
 -- The triggers behind `events="full"`: one row in job_event for each change of a job, in the change's own
--- transaction. Which verb makes the change, and at which moment, is told by the driver in two settings that
--- last until the transaction ends; a driver that keeps no events sets neither, and the triggers let it pass.
+-- transaction. The driver names the verb and its moment in two settings that last until the transaction ends.
+-- A driver that keeps no events sets neither, and the triggers do nothing.
 -- The live row of a job that becomes final is deleted and its archive row inserted by one statement; the
 -- triggers run after it and find the archive row.
 

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from winch.core.errors import ConfigError
+from winch.drivers._shared.callers import no_transactions
 from winch.drivers._shared.composed import ComposedDriver, Families
 from winch.drivers._shared.migrate import Status
 from winch.drivers.redis.address import Address, parse_url
@@ -160,10 +160,7 @@ class RedisDriver(ComposedDriver):
             return result
 
     def run_on(self, conn: object, verb: Verb[T]) -> T:
-        raise ConfigError(
-            f"conn= needs a store that shares the caller's database; {self.describe()} has no "
-            "transactions to join. Use a sqlite:/// or postgresql:// URL"
-        )
+        raise no_transactions(self.describe())
 
     async def arun_on(self, conn: object, verb: Verb[T]) -> T:
         return self.run_on(conn, verb)

@@ -89,7 +89,7 @@ class Loops:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def tell(ended: WinchError, what: str) -> None:
+def log_ended(ended: WinchError, what: str) -> None:
     """Log what broke this process, with the traceback of its cause."""
     log.critical("%s. %s", ended, what, exc_info=ended.__cause__)
 

@@ -48,7 +48,7 @@ class Surroundings:
     """Where a client's time and randomness come from, and how it waits; tests bring their own."""
 
     clock: Clock
-    entropy: Callable[[int], bytes] = os.urandom
+    random_bytes: Callable[[int], bytes] = os.urandom
     run: operation.RunOperation = operation.run
     arun: operation.ARunOperation = operation.arun
 
@@ -77,7 +77,7 @@ class Client:
         self._is_fast = is_fast()
         self._direct: Driver | None = None
         self.surroundings: Surroundings = surroundings
-        self.ids: JobIds = JobIds(surroundings.clock.time, surroundings.entropy)
+        self.ids: JobIds = JobIds(surroundings.clock.time, surroundings.random_bytes)
         self.writer: JobWriter = JobWriter(
             driver, self._unchecked, spool, runtime, surroundings.clock, lambda: self.ids
         )
@@ -356,7 +356,7 @@ class Client:
                 events.send("cancelled", job, reason=job.reason)
         return before
 
-    def tell_progress(self, claim: Claim, percent: float, message: str | None) -> None:
+    def publish_progress(self, claim: Claim, percent: float, message: str | None) -> None:
         """Notify the subscribers in this process of a running job's progress."""
         self._runtime.events.send("progress", claim, percent=percent, reason=message)
 

@@ -134,7 +134,7 @@ def _from_step(driver: Driver, job_id: str, step: str, keys: Keyring | None) -> 
     history = yield from whole_history(driver, keys, record)
     if history is None:
         raise ConfigError(f"job {job_id} has no steps; retry it without from_step")
-    if history.unwinding is not None:
+    if history.compensation is not None:
         raise ConfigError(
             f"job {job_id} has undone steps, or undoes them now; retry it without from_step"
         )

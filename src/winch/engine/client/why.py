@@ -8,10 +8,11 @@ from datetime import timedelta
 import msgspec
 
 from winch.core.lifecycle import JobState
-from winch.core.values.duration import format_duration
+from winch.core.values.duration import format_duration, rounded
 from winch.core.values.redact import mask_text
 from winch.engine.base.operation import Operation
 from winch.engine.client.needs import NOTHING, START, Needs, needs_of, unmet
+from winch.engine.client.quiet import all_quiet
 from winch.storage.gate_records import GateInfo
 from winch.storage.params import MOST_AHEAD, Facts
 from winch.storage.protocol import Driver
@@ -33,14 +34,17 @@ def why(
     if facts is None:
         return None
     missing, needs = None, NOTHING
+    quiet = None
     if facts.job.state is JobState.READY and facts.serving:
         needs = yield from needs_of(driver, facts.job.task)
         if not facts.knowing:
             missing = yield from unmet(driver, facts, needs, start)
+        elif not facts.is_paused and names_others:
+            quiet = yield from all_quiet(driver, facts)
     if not names_others:
         return explain(_without_others(facts), missing=missing, needs=needs, start=start)
     workers = yield from _workers(driver, facts.gate)
-    return explain(facts, workers, missing=missing, needs=needs, start=start)
+    return explain(facts, workers, missing=missing or quiet, needs=needs, start=start)
 
 
 def _workers(driver: Driver, gate: GateInfo | None) -> Operation[Mapping[str, str]]:
@@ -64,7 +68,7 @@ def explain(
 ) -> str:
     """One or two sentences with names and numbers; secrets in errors and reasons are masked. `workers`
     are the names of those that run the holders of the gate, by job. `missing` names what its task
-    `needs` and no worker has."""
+    `needs` and no worker has, or that all workers are quiet."""
     if missing is not None and not facts.is_paused:
         text = f"{missing}{_suspicion(facts)}"
     else:
@@ -134,7 +138,7 @@ def _explain(facts: Facts, workers: Mapping[str, str], slots: int, start: str) -
 
 def _completed(facts: Facts) -> str:
     finished, claimed = facts.job.finished_at, facts.job.claimed_at
-    took = f", {_ago(finished - claimed)} after it was claimed" if finished and claimed else ""
+    took = f", {rounded(finished - claimed)} after it was claimed" if finished and claimed else ""
     return f"It completed at {finished:%Y-%m-%d %H:%M:%S} UTC{took}."
 
 
@@ -246,7 +250,7 @@ def _opens(facts: Facts) -> str:
         return "soon"
     if at <= facts.now:
         return "step by step, one probe first"
-    return f"at {at:%Y-%m-%d %H:%M:%S} UTC (in {_ago(at - facts.now)})"
+    return f"at {at:%Y-%m-%d %H:%M:%S} UTC (in {rounded(at - facts.now)})"
 
 
 def _running(facts: Facts) -> str:
@@ -260,13 +264,12 @@ def _running(facts: Facts) -> str:
         return f"Its worker {session.worker} is gone; the job is rescued at the next sweep.{asked}"
     if since < STARTS_WITHIN:
         return (
-            f"It was claimed {_ago(max(since, timedelta(0)))} ago by worker {session.worker} and may "
-            f"not have started: it starts, or goes back to its queue, within {_ago(STARTS_WITHIN)} of "
-            f"the claim.{asked}"
+            f"It was claimed {rounded(since)} ago by worker {session.worker} and may not have started: "
+            f"it starts, or goes back to its queue, within {rounded(STARTS_WITHIN)} of the claim.{asked}"
         )
     return (
-        f"It is running: attempt {job.attempt} on worker {session.worker} for {_ago(since)}; "
-        f"the lease lasts {_ago(left)} more.{asked}"
+        f"It is running: attempt {job.attempt} on worker {session.worker} for {rounded(since)}; "
+        f"the lease lasts {rounded(left)} more.{asked}"
     )
 
 
@@ -295,15 +298,7 @@ def _because(reason: str | None) -> str:
 def _moment(facts: Facts) -> str:
     wait = facts.job.run_at - facts.now
     at = f"{facts.job.run_at:%Y-%m-%d %H:%M:%S} UTC"
-    return f"{at} (in {_ago(wait)})" if wait > timedelta(0) else f"{at} (now due)"
-
-
-def _ago(span: timedelta) -> str:
-    """As exact as people read it: whole seconds from ten seconds on, whole milliseconds below."""
-    for unit in (timedelta(seconds=1), timedelta(milliseconds=1)):
-        if span >= 10 * unit:
-            return format_duration(span // unit * unit)
-    return format_duration(span)
+    return f"{at} (in {rounded(wait)})" if wait > timedelta(0) else f"{at} (now due)"
 
 
 def _short(message: str) -> str:

@@ -99,7 +99,7 @@ class JobWriter:
     def call_stored_hooks(self, jobs: Sequence[NewJob], error: BaseException | None) -> None:
         """Call `stored` of every middleware, the last one first."""
         if self._runtime.middleware:
-            self._runtime.tell_hooks("stored", jobs, error)
+            self._runtime.run_hooks("stored", jobs, error)
 
     def admit_and_send(self, jobs: Sequence[NewJob], conn: object) -> Operation[list[Enqueued]]:
         if self.admission.is_open(jobs):
@@ -308,7 +308,7 @@ class JobWriter:
         if events.wants("enqueued"):
             for job, answer in zip(jobs, answers, strict=True):
                 if not answer.is_duplicate:
-                    events.tell(
+                    events.publish(
                         JobEvent(kind="enqueued", job_id=answer.id, task=job.task, queue=job.queue)
                     )
 

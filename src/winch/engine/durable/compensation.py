@@ -18,7 +18,7 @@ from winch.core.errors import SUSPECT_TYPES, HistoryMismatch, JobCancelled, type
 from winch.core.job import RESCUE_RULE, Failure, Note
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Settled
-from winch.core.steps import StepRecord, Unwinding
+from winch.core.steps import Compensation, StepRecord
 from winch.engine.base.encryption import unseal
 from winch.engine.base.failure import describe
 from winch.engine.durable.history import History
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 LAST_NUMBER = 2**31 - 1
 
 
-async def unwind(steps: Steps, retry: Retry) -> Settled:
+async def compensate(steps: Steps, retry: Retry) -> Settled:
     """Call the undo functions in reverse; returns how the job ends, or when it continues to undo."""
-    assert steps.unwinding is not None  # noqa: S101  # only then it is called
+    assert steps.compensation is not None  # noqa: S101  # only then it is called
     for record in steps.history.to_undo:
         found = steps.undos.get(record.name)
         try:
@@ -54,8 +54,8 @@ async def unwind(steps: Steps, retry: Retry) -> Settled:
             return await _not_undone(steps, record, describe(error), policy)
         steps.put(msgspec.structs.replace(record, is_undone=True))
         await steps.asave()
-    cause = steps.unwinding
-    steps.unwinding = msgspec.structs.replace(cause, undone_for=steps.run_at)
+    cause = steps.compensation
+    steps.compensation = msgspec.structs.replace(cause, undone_for=steps.run_at)
     await steps.asave()
     steps.is_decided = True
     return Settled(cause.to, cause.what, error=cause.error, reason=cause.reason)
@@ -64,35 +64,35 @@ async def unwind(steps: Steps, retry: Retry) -> Settled:
 async def _not_undone(
     steps: Steps, record: StepRecord, failure: Failure, policy: Retry | None
 ) -> Settled:
-    assert steps.unwinding is not None  # noqa: S101  # as above
+    assert steps.compensation is not None  # noqa: S101  # as above
     steps.is_decided = True
-    tries = steps.unwinding.tries + 1
+    tries = steps.compensation.tries + 1
     failed = f"the undo of step {record.name!r} failed {tries} time{'s' if tries > 1 else ''}"
-    steps.unwinding = msgspec.structs.replace(steps.unwinding, tries=tries)
+    steps.compensation = msgspec.structs.replace(steps.compensation, tries=tries)
     await steps.asave()
     if policy is None or policy.gives_up(tries, timedelta(0)):
-        cause = steps.unwinding.reason or error_text(steps.unwinding.error)
+        cause = steps.compensation.reason or error_text(steps.compensation.error)
         left = names([r.name for r in steps.history.to_undo])
         return Settled(
             JobState.DEAD,
             "failed",
             error=failure,
-            reason=f"{failed}; not undone: {left}. It was to be {steps.unwinding.to}: {cause}",
+            reason=f"{failed}; not undone: {left}. It was to be {steps.compensation.to}: {cause}",
         )
     delay = policy.delay(tries, steps.rng)
-    return Settled(JobState.SCHEDULED, "unwinding", delay, counts=False, error=failure, reason=failed)
+    return Settled(JobState.SCHEDULED, "compensating", delay, counts=False, error=failure, reason=failed)
 
 
 async def ended(steps: Steps, settled: Settled, retry: Retry) -> Settled:
     """The attempt has come to this; a job that is to end for good is undone first."""
-    if steps.unwinding is not None and not steps.is_decided and (left := steps.history.to_undo):
+    if steps.compensation is not None and not steps.is_decided and (left := steps.history.to_undo):
         # Its time was over, or it was cancelled once more, in the middle of undoing.
         why = settled.error or Failure(type_name(JobCancelled), settled.reason or "interrupted")
         return await _not_undone(steps, left[0], why, retry)
     if settled.to not in (JobState.DEAD, JobState.CANCELLED):
         return settled
-    if steps.must_unwind:
-        steps.begin_unwinding(settled)
+    if steps.must_compensate:
+        steps.begin_compensation(settled)
         await steps.asave(is_patient=True, forgets_cancel=True)
         return undo_first(settled)
     if any(record.is_failed for record in steps.history.records.values()):
@@ -125,14 +125,14 @@ def undo_first(settled: Settled) -> Settled:
     ended = "cancelled" if settled.to is JobState.CANCELLED else "failed"
     return Settled(
         JobState.SCHEDULED,
-        "unwinding",
+        "compensating",
         counts=False,
         error=settled.error,
         reason=f"it has {ended}, and undoes its steps: {settled.reason or error_text(settled.error)}",
     )
 
 
-async def unwind_instead(
+async def compensate_instead(
     driver: Driver, claim: Claim, keys: Keyring | None, settled: Settled
 ) -> Settled:
     """`ended` for an attempt whose process is no more: its history is in the store."""
@@ -149,11 +149,11 @@ async def unwind_instead(
         return settled
     stored = unseal(keys, record.checkpoint or "", job=claim.id, task=claim.task, field="checkpoint")
     head = documents.read(stored)
-    if head is None or head.unwinding is not None:
+    if head is None or head.compensation is not None:
         return settled
-    cause = Unwinding(to=settled.to, what=settled.what, reason=settled.reason, error=settled.error)
+    cause = Compensation(to=settled.to, what=settled.what, reason=settled.reason, error=settled.error)
     history = History(head)  # its pages are not needed: that it has something to undo is known
-    history.unwinding = cause
+    history.compensation = cause
     note = note_of(claim, history.text(), keys, has_undo=True, number=LAST_NUMBER, forgets_cancel=True)
     await driver.arun(driver.note(ref, note))
     return undo_first(settled)

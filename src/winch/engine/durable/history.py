@@ -15,9 +15,9 @@ from winch.core.errors import PayloadTooLarge
 from winch.core.steps import (
     MAX_HISTORY_BYTES,
     PAGE_BYTES,
+    Compensation,
     StepHistory,
     StepRecord,
-    Unwinding,
     read_page,
 )
 
@@ -31,7 +31,7 @@ class History:
         self.records: dict[str, StepRecord] = {step.name: step for step in head.steps}
         self._newest: dict[str, bytes] = {step.name: _encode(step) for step in head.steps}
         self._bytes = sum(map(len, self._newest.values()))
-        self.unwinding: Unwinding | None = head.unwinding
+        self.compensation: Compensation | None = head.compensation
         self.checkpoint: str | None = head.checkpoint
         self.pages: tuple[str, ...] = head.pages
         self.page_bytes: int = head.page_bytes
@@ -101,7 +101,7 @@ class History:
         """Forget all steps: the job begins another life."""
         self.records, self._newest, self._bytes = {}, {}, 0
         self._leave_pages()
-        self.unwinding = self.checkpoint = None
+        self.compensation = self.checkpoint = None
         self.life += 1
 
     @property
@@ -119,7 +119,7 @@ class History:
             newest = {**newest, record.name: _encode(record)}
         head = _encode(
             StepHistory(
-                unwinding=self.unwinding,
+                compensation=self.compensation,
                 checkpoint=self.checkpoint,
                 pages=self.pages,
                 page_bytes=self.page_bytes,

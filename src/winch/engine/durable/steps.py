@@ -48,7 +48,7 @@ from winch.core.errors import (
 from winch.core.job import Failure
 from winch.core.lifecycle import JobState
 from winch.core.outcome import Directive, Settled
-from winch.core.steps import MAX_STEP_BYTES, Kind, StepRecord, Unwinding
+from winch.core.steps import MAX_STEP_BYTES, Compensation, Kind, StepRecord
 from winch.core.values import codec
 from winch.core.values.duration import format_duration
 from winch.engine.base.failure import describe
@@ -74,15 +74,15 @@ class Steps(StepRunner):
         super().__init__(claim, is_async=task.is_async, client=task.client, **surroundings)
         self._pack = task.arguments.pack
         self._task_version = task.options.version
-        unwinding = self.history.unwinding
-        if unwinding is not None and unwinding.undone_for not in (None, claim.run_at):
+        compensation = self.history.compensation
+        if compensation is not None and compensation.undone_for not in (None, claim.run_at):
             self.history.begin_anew()  # undone to its beginning, and brought back
         self._places: dict[int, str] | None = None
         self.undos: dict[str, tuple[Callable[..., Any], Sequence[Any], Any]] = {}
         self._visited: set[str] = set()
         self._times: dict[str, int] = {}
         self._callers: set[int] = set()
-        self.is_replaying_only: bool = self.unwinding is not None
+        self.is_replaying_only: bool = self.compensation is not None
         self.is_decided = False
         self._wake_at: datetime | None = None
         self._waits: dict[str, bool] = {}
@@ -91,25 +91,25 @@ class Steps(StepRunner):
     # -- what the engine asks ----------------------------------------------------------------------
 
     @property
-    def unwinding(self) -> Unwinding | None:
+    def compensation(self) -> Compensation | None:
         """How the job is to end when its steps are undone."""
-        return self.history.unwinding
+        return self.history.compensation
 
-    @unwinding.setter
-    def unwinding(self, unwinding: Unwinding) -> None:
-        self.history.unwinding = unwinding
+    @compensation.setter
+    def compensation(self, compensation: Compensation) -> None:
+        self.history.compensation = compensation
 
     @property
-    def must_unwind(self) -> bool:
-        return self.unwinding is None and bool(self.history.to_undo)
+    def must_compensate(self) -> bool:
+        return self.compensation is None and bool(self.history.to_undo)
 
     @property
     def _has_all_undos(self) -> bool:
         return all(record.name in self.undos for record in self.history.to_undo)
 
-    def begin_unwinding(self, settled: Settled) -> None:
+    def begin_compensation(self, settled: Settled) -> None:
         """The job is to end so, after its steps are undone."""
-        self.unwinding = Unwinding(
+        self.compensation = Compensation(
             to=settled.to, what=settled.what, reason=settled.reason, error=settled.error
         )
         self.is_replaying_only = True

@@ -40,7 +40,7 @@ class Ticker(Service):
         self._driver = driver
         self._poll = poll
         self._hair = hair
-        self._is_told: set[str] = set()
+        self._reported: set[str] = set()
         self.missed: Counter[str] = Counter()
         """How many windows of each schedule this one has found missed."""
 
@@ -63,20 +63,20 @@ class Ticker(Service):
             changed = await self._driver.arun(self._driver.change_schedule(row.name, tick))
         except (msgspec.MsgspecError, ValueError, OverflowError) as error:
             # Written by a release with other policies, or damaged: the others must not wait for it.
-            if row.name not in self._is_told:
-                self._is_told.add(row.name)
+            if row.name not in self._reported:
+                self._reported.add(row.name)
                 log.error("schedule %s cannot be read and does not run: %s", row.name, error)
             return
-        self._is_told.discard(row.name)
+        self._reported.discard(row.name)
         if changed.answer is Answered.DONE:
             if lines := lines_of_runs(row.definition, changed.runs):
                 await self._driver.arun(self._driver.kv_put(lines))
             for run in changed.runs:
                 self.missed[run.schedule] += run.kind is RunKind.MISSED
-                _tell(run)
+                _report(run)
 
 
-def _tell(run: ScheduleRun) -> None:
+def _report(run: ScheduleRun) -> None:
     level = "debug" if run.kind is RunKind.ENQUEUED else "warning"
     getattr(log, level)(
         "schedule %s, window %s: %s%s",

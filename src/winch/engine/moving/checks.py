@@ -14,14 +14,16 @@ from winch.core.lifecycle import JobState
 from winch.core.version import __version__
 from winch.engine.moving.carrying import LIVE, jobs_of, store_time
 from winch.engine.moving.families import families
-from winch.engine.moving.holding import schedules_of
 from winch.engine.moving.route import ALL, MoveStep, Route, Scope
+from winch.engine.moving.schedules import schedules_of
 from winch.storage.protocol import Driver
 
 # The clock of the target may be behind that of the source by so much.
 MOST_SKEW = timedelta(milliseconds=100)
-# Jobs a second that one mover carries, at least, between stores on one machine.
+# Jobs a second that one mover carries, at least, between stores on one machine; and the seconds that a
+# move without jobs takes.
 PER_SECOND = 1000
+FIXED = 2
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +57,7 @@ def sizes(source: Driver, scope: Scope, *, final_too: bool) -> Sizes:
             if family.stays is not None
         },
         bytes=size,
-        seconds=round(by_queue.total() / PER_SECOND, 1),
+        seconds=round(FIXED + by_queue.total() / PER_SECOND, 1),
     )
 
 

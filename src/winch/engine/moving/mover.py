@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from winch.core.errors import ConfigError
 from winch.core.lifecycle import JobState
 from winch.engine.base.operation import drive
-from winch.engine.moving import holding
+from winch.engine.moving import holding, schedules, settings
 from winch.engine.moving.carrying import LIVE, Carrier, is_ordered, jobs_of
 from winch.engine.moving.holding import BY, ON_THEIR_WAY, is_ours
 from winch.engine.moving.plans import parcels_of
@@ -79,6 +79,7 @@ class Mover:
         self.refuse_second(before)
         there = self._records(self.target)
         if there.route is not None:  # of an earlier move, which led here
+            settings.forget_copies(self.target, self.target)
             self._forget_route(self.target, there.epoch)
         route = Route(
             nonce=secrets.token_hex(8),
@@ -193,11 +194,12 @@ class Mover:
         if route.step in (MoveStep.ANNOUNCED, MoveStep.HELD):
             self._resume(self.source, route)
             self._resume(self.target, route)
-            holding.forget_schedules(self.target)
+            schedules.forget_schedules(self.target)
             self._forget_route(self.source, route.epoch)
             self._tell("back: nothing had moved")
             return route
         if route.step is MoveStep.FREE:
+            settings.bring_settings_back(self.carrier(route, is_back=False))
             # A mover that continues forwards from here holds all keys and limits again.
             route = self._change(route, route.changed(step=MoveStep.OPEN))
         carrier = self.carrier(route, is_back=False)
@@ -215,10 +217,11 @@ class Mover:
         carrier = self.carrier(route, is_back=opened.is_back)
         names = {*self._queues(carrier.source, route), *self._queues(carrier.target, route)}
         self._pause_these(carrier.target, names)  # it runs nothing until all that comes first has come
-        holding.announce_schedules(carrier)
+        schedules.announce_schedules(carrier)
         self._effects.clear()
-        holding.copy_effects(carrier, self._effects)
+        settings.copy_effects(carrier, self._effects)
         time.sleep(IDLE_LAG)
+        settings.copy_search(carrier, final_too=route.final_too)
         route = self._note_pauses(route)  # a later pause is set in both stores
         self._pause(carrier.source, route)
         for _ in range(TRIES):
@@ -266,8 +269,8 @@ class Mover:
         carrier = self.carrier(route)
         self._pause(carrier.source, route)  # also queues that are new since
         carrier.settle()
-        holding.copy_settings(carrier)
-        holding.copy_effects(carrier, self._effects)
+        settings.copy_settings(carrier, is_back=freed is MoveStep.BACK_FREE)
+        settings.copy_effects(carrier, self._effects)
         holding.hold_keys(carrier)
         shut = {**holding.limits_to_shut(carrier), **route.limits}
         route = self._change(route, route.changed(limits=shut))
@@ -275,7 +278,7 @@ class Mover:
         count = carrier.carry(is_ordered)
         self._tell(f"carried {count} jobs with an order, a key, a limit or a tenant")
         self._tell(f"carried {carrier.carry_families(lambda: None)} jobs that wait for each other")
-        holding.hand_schedules_over(carrier)
+        schedules.hand_schedules_over(carrier)
         route = self._change(route, route.changed(step=freed))
         self._resume(carrier.target, route, unless=holding.capped_queues(carrier))
         return route
@@ -324,7 +327,7 @@ class Mover:
         """Move what waits in the source by now; returns how many live jobs are left there."""
         self._hold_lock()
         carrier = self.carrier(route)
-        holding.copy_effects(carrier, self._effects)  # before the jobs come that may repeat them
+        settings.copy_effects(carrier, self._effects)  # before the jobs come that may repeat them
         carrier.carry(is_ordered)
         carrier.carry(lambda job: True)
         carrier.carry_families(lambda: self._pause(carrier.source, route))
@@ -337,6 +340,7 @@ class Mover:
         shut = holding.open_limits(carrier, route.limits)
         if shut != route.limits:
             route = self._change(route, route.changed(limits=shut))
+        schedules.hand_schedules_over(carrier)
         self._resume(carrier.target, route, unless=holding.capped_queues(carrier))
         if route.scope.tenant is not None or carrier.tied():
             self._resume(carrier.source, route)  # other tenants go on; what is tied ends where it began
@@ -350,10 +354,12 @@ class Mover:
         while True:
             route, left = self.sweep(route)
             if not left:
+                settings.copy_search(self.carrier(route), final_too=route.final_too)
                 return route
             if time.monotonic() - reported_at > 5:
                 reported_at = time.monotonic()
-                self._tell(f"{left} jobs still run or wait for others where they began")
+                what = "1 job still runs or waits" if left == 1 else f"{left} jobs still run or wait"
+                self._tell(f"{what} for others where they began")
             time.sleep(SWEEP)
 
     def cut_over(self, route: Route) -> Route:
@@ -374,7 +380,8 @@ class Mover:
         """All is in the source again: nothing is left of the move but its audit lines."""
         self._resume(self.source, route)
         self._resume(self.target, route)
-        holding.forget_schedules(self.target)
+        schedules.forget_schedules(self.target)
+        settings.forget_copies(self.source, self.target)
         self._forget_route(self.source, route.epoch)  # last: without it no other mover goes on here
         self._tell(f"back: all jobs are in {self.source.describe()} again")
 

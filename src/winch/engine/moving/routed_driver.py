@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TypeGuard, TypeVar, cast
+from typing import TypeVar, cast
 
-from winch.core.errors import ConfigError
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges
 from winch.core.lifecycle import JobState
-from winch.core.policy.queue_settings import QueueRule
 from winch.engine.base.operation import Sleep
-from winch.engine.client.backpressure import BOOK as QUEUE_SETTINGS
-from winch.engine.moving.families import FLOW_BOOKS
-from winch.engine.moving.holding import ON_THEIR_WAY, is_ours
 from winch.engine.moving.plans import (
     On,
     Plan,
@@ -30,20 +25,18 @@ from winch.engine.moving.plans import (
     stored_in,
 )
 from winch.engine.moving.route import MoveStep, Route
-from winch.engine.moving.routing import PAUSE, Routing
+from winch.engine.moving.routed_settings import RoutedSettings
+from winch.engine.moving.routing import PAUSE
 from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import Dependencies, Sent
-from winch.storage.kv_records import KvRecord
 from winch.storage.params import (
     Acted,
-    Depth,
     Ending,
     Enqueued,
     Facts,
     JobFilter,
     NewJob,
     Page,
-    QueueInfo,
 )
 from winch.storage.parcels import Parcel
 from winch.storage.protocol import Driver
@@ -52,11 +45,9 @@ from winch.storage.verbs import Now, Verb
 # A job that waits for a signal, or may do so when it runs.
 ONE_LIVE = JobFilter(states=tuple(state for state in JobState if not state.is_final), limit=1)
 T = TypeVar("T")
-# What producers and people keep there is in both stores during a move.
-BOTH = (*FLOW_BOOKS, QUEUE_SETTINGS)
 
 
-class RoutedDriver(Routing):
+class RoutedDriver(RoutedSettings):
     """A driver that knows the store to which its jobs may move."""
 
     # -- enqueue -----------------------------------------------------------------------------------
@@ -258,106 +249,6 @@ class RoutedDriver(Routing):
 
         return self._routed(plain, plan)
 
-    # -- queues ------------------------------------------------------------------------------------
-
-    def pause(self, queue: str, *, by: str, reason: str | None = None, now: Now = None) -> Verb[None]:
-        return self._in_both(queue, lambda s: s.pause(queue, by=by, reason=reason, now=now))
-
-    def resume(self, queue: str, *, by: str, now: Now = None) -> Verb[None]:
-        """Where the mover would keep the queue paused it is paused for the mover from now on."""
-        plain = self.source.resume(queue, by=by, now=now)
-
-        def plan() -> Plan[None]:
-            route = yield from self._current()
-            if not _leads(route, queue):
-                yield On(self.source, plain)
-                return
-            for store in (self.source, self.target):
-                found: list[QueueInfo] = yield On(store, store.queues())
-                reasons = [one.pause_reason for one in found if one.name == queue and one.paused_at]
-                if not reasons or is_ours(reasons[0]):
-                    continue
-                if route.step is MoveStep.ANNOUNCED or (
-                    route.step.is_freed and store is self._both(route)[0]
-                ):
-                    yield On(store, store.resume(queue, by=by, now=now))
-                else:
-                    yield On(store, store.pause(queue, by=by, reason=ON_THEIR_WAY, now=now))
-
-        return self._routed(plain, plan)
-
-    def set_queue(self, queue: str, rule: QueueRule, *, now: Now = None) -> Verb[None]:
-        return self._in_both(queue, lambda s: s.set_queue(queue, rule, now=now))
-
-    def depth(self, queue: str, *, cap: int, now: Now = None) -> Verb[Depth]:
-        """A queue that moves is as full as both of its parts."""
-        plain = self.source.depth(queue, cap=cap, now=now)
-        if self._is_idle:
-            return plain
-
-        def plan() -> Plan[Depth]:
-            here: Depth = yield On(self.source, plain)
-            route = yield from self._current()
-            if not _leads(route, queue) or not route.step.may_be_elsewhere:
-                return here
-            there: Depth = yield On(self.target, self.target.depth(queue, cap=cap, now=now))
-            ages = [one.oldest for one in (here, there) if one.oldest is not None]
-            return Depth(min(here.ready + there.ready, cap), max(ages, default=None))
-
-        return self._routed(plain, plan)
-
-    def _in_both(self, queue: str, verb: Callable[[Driver], Verb[None]]) -> Verb[None]:
-        """What people set for a queue holds in both stores while its jobs move."""
-        plain = verb(self.source)
-
-        def plan() -> Plan[None]:
-            route = yield from self._current()
-            yield On(self.source, plain)
-            if _leads(route, queue):
-                yield On(self.target, verb(self.target))
-
-        return self._routed(plain, plan)
-
-    def kv_put(self, records: Sequence[KvRecord], *, now: Now = None) -> Verb[None]:
-        plain = self.source.kv_put(records, now=now)
-        if self._is_idle or not any(record.book in BOTH for record in records):
-            return plain
-
-        def plan() -> Plan[None]:
-            """What is kept about flows and queues is in both stores: their jobs are in either one."""
-            yield On(self.source, plain)
-            route = yield from self._current()
-            ours = [one for one in records if _is_in_both(one.book, one.key, route)]
-            if ours:
-                yield On(self.target, self.target.kv_put(ours, now=now))
-
-        return self._routed(plain, plan)
-
-    def kv_delete(self, book: str, keys: Sequence[str]) -> Verb[int]:
-        plain = self.source.kv_delete(book, keys)
-        if self._is_idle or book not in BOTH:
-            return plain
-
-        def plan() -> Plan[int]:
-            count: int = yield On(self.source, plain)
-            route = yield from self._current()
-            if ours := [key for key in keys if _is_in_both(book, key, route)]:
-                yield On(self.target, self.target.kv_delete(book, ours))
-            return count
-
-        return self._routed(plain, plan)
-
-
-def _leads(route: Route | None, queue: str) -> TypeGuard[Route]:
-    """Whether jobs of this queue move."""
-    return route is not None and route.scope.covers(queue, route.scope.tenant)
-
-
-def _is_in_both(book: str, key: str, route: Route | None) -> bool:
-    if book in FLOW_BOOKS:
-        return route is not None and route.step.may_be_elsewhere
-    return book == QUEUE_SETTINGS and _leads(route, key.rpartition(":")[2])
-
 
 def _is_some(one: object) -> bool:
     return one is not None
@@ -369,6 +260,6 @@ def routed(connected: Callable[[str], Driver], url: str, move_to: str | None) ->
     if move_to is None:
         return source
     target = connected(move_to)
-    if source.describe() == target.describe():
-        raise ConfigError(f"move_to names the store that url names: {source.describe()}")
+    if source.describe() == target.describe():  # the move is over, or a command has the new URL
+        return source
     return cast(Driver, RoutedDriver(source, target))

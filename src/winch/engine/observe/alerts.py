@@ -218,7 +218,7 @@ class Alerts(Service):
                 kept[key] = KeptAlert(alert=one.alert, since=one.since, is_over=True)
                 log.info("alert over: %s", one.alert.text)
                 await self._write(key, kept[key])
-        await self._tell(kept)
+        await self._notify(kept)
         return LOOK_EVERY
 
     async def _is_done_by_another(self, now: datetime) -> bool:
@@ -237,7 +237,7 @@ class Alerts(Service):
         line = KvRecord(book=BOOK, key=key, body=msgspec.json.encode(one).decode(), keep=KEEP)
         await self._driver.arun(self._driver.kv_put([line]))
 
-    async def _tell(self, kept: Mapping[str, KeptAlert]) -> None:
+    async def _notify(self, kept: Mapping[str, KeptAlert]) -> None:
         """Send what the webhook has not accepted yet; what is over and sent is forgotten."""
         for key, one in kept.items():
             is_sent = one.is_sent

@@ -28,18 +28,18 @@ def folder() -> Path:
 async def keep_heartbeat_file(is_live: Callable[[], bool] = lambda: True) -> None:
     """Touch this process's file while it is live, until cancelled; then the file is removed."""
     file = folder() / f"{os.getpid()}.heartbeat"
-    is_told = False
+    is_reported = False
     try:
         while True:
             if is_live():
                 try:
                     _own_folder()
                     file.touch(mode=0o600)
-                    is_told = False
+                    is_reported = False
                 except OSError as error:
-                    if not is_told:
+                    if not is_reported:
                         log.warning("no heartbeat file for `winch health --max-age`: %s", error)
-                    is_told = True
+                    is_reported = True
             await asyncio.sleep(EVERY)
     finally:
         file.unlink(missing_ok=True)

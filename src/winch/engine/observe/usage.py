@@ -19,10 +19,10 @@ import msgspec
 
 from winch.engine.base.operation import Operation
 from winch.engine.base.service import Service
+from winch.engine.client.quiet import BOOK
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.protocol import Driver
 
-BOOK = "usage"
 EVERY = 10.0
 KEPT = timedelta(minutes=2)
 # How long the loop is asked to sleep when its lag is measured.

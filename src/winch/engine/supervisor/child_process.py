@@ -44,9 +44,9 @@ class ChildProcess:
     ooms: int = field(default_factory=oom_kills)
     sessions: list[str] = field(default_factory=list)
     left: int = 0
-    guilty: list[ClaimRef] | None = None
+    culprits: list[ClaimRef] | None = None
     cause: str | None = None
-    is_told_to_end: bool = False
+    is_ending: bool = False
     is_retiring: bool = False
     is_replaced: bool = False
     still_since: float = 0.0  # the last pulse of a child whose un-started claims were released
@@ -81,9 +81,9 @@ class ChildProcess:
         text = f"The event loop of process {self.pid} is blocked.\n{running}\n{stacks}"
         return text[:MOST_CHARS]
 
-    def kill(self, cause: str, guilty: list[ClaimRef]) -> None:
-        """End it now. Only the `guilty` jobs are to blame."""
-        self.guilty, self.cause = guilty, cause
+    def kill(self, cause: str, culprits: list[ClaimRef]) -> None:
+        """End it now. Only the `culprits` jobs are to blame."""
+        self.culprits, self.cause = culprits, cause
         self.process.kill()
 
     def close(self) -> None:

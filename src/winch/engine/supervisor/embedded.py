@@ -293,4 +293,4 @@ def process_command(app_spec: str | None) -> tuple[str, ...] | None:
     """How to start an isolated process for this app; None when no name imports the app."""
     if app_spec is None:
         return None
-    return (sys.executable, "-m", "winch", "worker-cell", "--app", app_spec)
+    return (sys.executable, "-m", "winch", "isolated-child", "--app", app_spec)

@@ -107,16 +107,16 @@ class Leases(Service):
 
     name = "leases"
 
-    def __init__(self, heart: Heart, every: float, tell: Callable[[], None]) -> None:
+    def __init__(self, heart: Heart, every: float, report: Callable[[], None]) -> None:
         super().__init__()
         self._heart = heart
         self._every = every
-        self._tell = tell
-        self._is_told = False
+        self._report = report
+        self._is_reported = False
 
     async def run_once(self) -> float:
         is_over = not self._heart.is_sure
-        if is_over and not self._is_told:
-            self._tell()
-        self._is_told = is_over
+        if is_over and not self._is_reported:
+            self._report()
+        self._is_reported = is_over
         return self._every

@@ -17,7 +17,7 @@ import msgspec
 
 from winch.core.errors import ConfigError, StorageError
 from winch.core.outcome import Settled
-from winch.engine.base.loops import EX_BROKEN, LoopEnded, Loops, tell
+from winch.engine.base.loops import EX_BROKEN, LoopEnded, Loops, log_ended
 from winch.engine.observe.usage import resident_memory
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.attempt import Attempt
@@ -79,15 +79,15 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
             running = attempt = Attempt(claim, deadline)
             if order.is_first:
                 writer.write(encode(LifeSign()) + b"\n")  # from now on it is the handler's time
-            telling: asyncio.Task[None] | None = None
+            reporting: asyncio.Task[None] | None = None
             if plan.way not in PLAIN:  # else it has no context to report with
                 beat = plan.task.options.heartbeat
                 every = NOTES_EVERY if beat is None else min(NOTES_EVERY, beat.total_seconds() / 4)
-                telling = loops.start("reports", _tell(attempt, every, writer, store))
+                reporting = loops.start("reports", _report(attempt, every, writer, store))
             settled = await executor.run_here(attempt, plan)
             running = None
-            if telling is not None:
-                loops.cancel(telling)
+            if reporting is not None:
+                loops.cancel(reporting)
             is_finished = attempt.is_finished
         else:
             settled = plan
@@ -113,11 +113,11 @@ async def serve(runtime: Runtime, line: socket.socket, store: Callable[[], Drive
 
 def _broke(ended: LoopEnded) -> None:
     """The worker sees that this process has died, and does not wait for its job for ever."""
-    tell(ended, "This process ends")
+    log_ended(ended, "This process ends")
     os._exit(EX_BROKEN)
 
 
-async def _tell(
+async def _report(
     attempt: Attempt, every: float, writer: asyncio.StreamWriter, store: Callable[[], Driver]
 ) -> None:
     """Send signs of life to the worker and reports to the store while the handler runs."""

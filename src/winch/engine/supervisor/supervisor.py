@@ -23,7 +23,7 @@ from winch.core.job import CRASH_RULE
 from winch.core.lifecycle import JobState
 from winch.engine.base import operation
 from winch.engine.base.log import log
-from winch.engine.base.loops import EX_BROKEN, LoopEnded, Loops, tell, threads_watched, watch_tasks
+from winch.engine.base.loops import EX_BROKEN, LoopEnded, Loops, log_ended, threads_watched, watch_tasks
 from winch.engine.base.service import Backoff, Service
 from winch.engine.maintenance.promoter import Promoter
 from winch.engine.maintenance.pruner import Pruner
@@ -175,7 +175,7 @@ class Supervisor:
         self.metrics.is_stopping = True
         self._kills.stop_by = min(self._kills.stop_by, time.monotonic() + grace + KILL_AFTER)
         for child in self._children.values():
-            child.is_told_to_end = True
+            child.is_ending = True
         self._send(Drain(grace))
 
     def quiet(self, is_quiet: bool) -> None:
@@ -219,7 +219,7 @@ class Supervisor:
         """A loop has ended that should not have: stop the children, and let a new process take over."""
         if self._code == EX_BROKEN:
             return
-        tell(ended, "The supervisor stops its children and exits")
+        log_ended(ended, "The supervisor stops its children and exits")
         self._code = EX_BROKEN
         self.stop(self.grace)
         # The loop that ended may be the one that kills those that do not stop.
@@ -265,7 +265,7 @@ class Supervisor:
         if self._is_quiet:
             child.link.send(Quiet(True))
         if self._stopping.is_set():  # the signal came while the process was being made
-            child.is_told_to_end = True
+            child.is_ending = True
             child.link.send(Drain(max(0.0, self._kills.stop_by - KILL_AFTER - time.monotonic())))
         return child
 
@@ -284,7 +284,7 @@ class Supervisor:
                     self._started(message)
                 case Drained(left=left):
                     child.left = left
-                    child.is_told_to_end = True
+                    child.is_ending = True
                 case Counted(rates=rates):
                     self.metrics.counters.add(rates)
                 case Stacks(number=number, text=text):
@@ -292,7 +292,7 @@ class Supervisor:
                     if asked is not None and not asked.done():
                         asked.set_result(text)
                 case Retiring():
-                    child.is_retiring = child.is_told_to_end = True
+                    child.is_retiring = child.is_ending = True
                     self._replace(child.number)
                 case _:
                     log.error("unexpected message from a child: %r", message)
@@ -345,12 +345,12 @@ class Supervisor:
         started = [job.claim for job in child.started.started()]
         cause = child.death(code)
         if code == EX_BROKEN:  # no job's fault
-            child.guilty = []
-        guilty = started if child.guilty is None else child.guilty
+            child.culprits = []
+        culprits = started if child.culprits is None else child.culprits
         if cause is not None and child.sessions:
             self.metrics.deaths += 1
             log.error("child %d died (%s) while running %d jobs", child.pid, cause, len(started))
-        is_ended = await self._end_session(child, guilty, cause)
+        is_ended = await self._end_session(child, culprits, cause)
         child.close()
         if child.left or not is_ended:
             self._left += max(child.left, 1)
@@ -393,7 +393,7 @@ class Supervisor:
             self._spawn_soon(number, 0.0)
 
     async def _end_session(
-        self, child: ChildProcess, guilty: Sequence[ClaimRef], cause: str | None
+        self, child: ChildProcess, culprits: Sequence[ClaimRef], cause: str | None
     ) -> bool:
         """Whether the store knows that the child's session has ended."""
         if self._driver is None or self._heart is None or not child.sessions:
@@ -401,7 +401,7 @@ class Supervisor:
         session = child.sessions[-1]
         backoff = Backoff("supervisor")
         while True:
-            crash = None if cause is None else CrashReport(guilty, cause, self._crash_rule)
+            crash = None if cause is None else CrashReport(culprits, cause, self._crash_rule)
             verb = self._driver.end_session(session, crash)
             try:
                 async with asyncio.timeout(10.0):
@@ -415,7 +415,7 @@ class Supervisor:
             self._heart.drop(session)
             for job in rescued:
                 log.warning("job %s was running in a child that ended; it is %s now", job.id, job.to)
-            crashed = {ref.id for ref in guilty} if cause is not None else set()
+            crashed = {ref.id for ref in culprits} if cause is not None else set()
             await count_store_ends(
                 self._driver,
                 self._tally,

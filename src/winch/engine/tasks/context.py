@@ -239,7 +239,7 @@ class Context:
         self._reports.sign()
         self._reports.progress(codec.dumps(sent, what="progress", limit=MAX_LOG_LINE))
         if self._client is not None:
-            self._client.tell_progress(self._claim, percent, message)
+            self._client.publish_progress(self._claim, percent, message)
 
     def beat(self) -> None:
         """Report that the handler is alive, for a task with `heartbeat=`. Returns at once.

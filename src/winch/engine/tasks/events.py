@@ -76,9 +76,9 @@ class Events:
         return kind in self._subscribers
 
     def send(self, kind: str, job: Claim | JobRecord, **facts: Any) -> None:
-        """`tell` what happened to this job, where a subscriber wants it."""
+        """`publish` what happened to this job, where a subscriber wants it."""
         if kind in self._subscribers:
-            self.tell(
+            self.publish(
                 JobEvent(
                     kind=kind,
                     job_id=job.id,
@@ -89,7 +89,7 @@ class Events:
                 )
             )
 
-    def tell(self, event: JobEvent) -> None:
+    def publish(self, event: JobEvent) -> None:
         for function in self._subscribers.get(event.kind, ()):
             try:
                 function(event)

@@ -139,6 +139,16 @@ def stored_options(options: EnqueueOptions, own: Retention | None = None) -> str
     return None if stored == StoredOptions() else msgspec.json.encode(stored).decode()
 
 
+def with_policies(given: EnqueueOptions, own: TaskOptions) -> EnqueueOptions:
+    """The same with the task's policies in it, for a job whose worker does not know the task."""
+    timeout, retry = given.timeout, given.retry
+    if timeout is None and own.timeout != DEFAULT_TIMEOUT:
+        timeout = own.timeout or "none"
+    if retry is None and own.retry != DEFAULT_RETRY:
+        retry = own.retry
+    return msgspec.structs.replace(given, timeout=timeout, retry=retry)
+
+
 def with_attempts(options: str | None, attempts: int) -> str:
     """Stored options with an operator's number of attempts; others in them stay as they are."""
     return _with(options, "attempts", attempts)

@@ -58,7 +58,7 @@ class Runtime:
         self._stack: contextlib.AsyncExitStack | None = None
         self._logged_at: dict[tuple[int, str], float] = {}
 
-    def tell_hooks(
+    def run_hooks(
         self, name: Literal["stored", "claimed", "settled"], of: Sequence[Any], more: Any
     ) -> None:
         """Call a hook that looks at what has happened already. One that fails must not undo that: the

@@ -26,7 +26,13 @@ from winch.engine.tasks.arguments import Arguments
 from winch.engine.tasks.collecting import CollectedArguments
 from winch.engine.tasks.context import Context
 from winch.engine.tasks.gates import job_gates
-from winch.engine.tasks.options import EnqueueOptions, TaskOptions, enqueue_options, stored_options
+from winch.engine.tasks.options import (
+    EnqueueOptions,
+    TaskOptions,
+    enqueue_options,
+    stored_options,
+    with_policies,
+)
 from winch.storage.params import NewJob
 
 if TYPE_CHECKING:
@@ -354,6 +360,8 @@ def _described(call: object) -> str:
 def alike(task: Task[Any, Any], given: EnqueueOptions) -> NewJob:
     """What all jobs of these enqueues have alike: the task's defaults under what `using` given."""
     own = task.options
+    if not task.has_code:
+        given = with_policies(given, own)
     retry = given.retry or own.retry
     unique = given.unique or own.unique
     if unique is not None and unique.is_last_kept and given.fifo is not None:

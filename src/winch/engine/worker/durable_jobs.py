@@ -14,7 +14,7 @@ import msgspec
 from winch.core.errors import LostClaim
 from winch.core.outcome import Settled
 from winch.engine.base.log import log
-from winch.engine.durable.compensation import ended, unwind, unwind_instead, wanted_end
+from winch.engine.durable.compensation import compensate, compensate_instead, ended, wanted_end
 from winch.engine.durable.note_writer import NoteWriter
 from winch.engine.durable.runner import Unwound
 from winch.engine.durable.steps import Steps
@@ -93,20 +93,20 @@ class DurableJobs:
             order = msgspec.json.decode(claim.options, type=StoredOptions).from_step
             if order is not None:
                 made.history.cut_from(*order)
-        if made.must_unwind:
+        if made.must_compensate:
             driver = self._store()
             [record] = await driver.arun(driver.get([claim.id]))
             cause = None if record is None else wanted_end(record, self._runtime.crash_rule())
             if cause is not None:
-                made.begin_unwinding(cause)
+                made.begin_compensation(cause)
                 await made.asave(forgets_cancel=True)
-        if made.unwinding is None:
+        if made.compensation is None:
             return None
         with contextlib.suppress(Exception, Unwound):
             # Only to meet the undo functions again. What else it runs into is how it failed before.
             await call()
         attempt.handler = OnLoop(asyncio.current_task())
-        return await unwind(made, retry)
+        return await compensate(made, retry)
 
     async def ended(self, attempt: Attempt, settled: Settled, retry: Retry) -> Settled:
         """The attempt has come to this; what was done is undone before the job ends for good."""
@@ -120,4 +120,4 @@ class DurableJobs:
 
     async def ended_alone(self, claim: Claim, settled: Settled) -> Settled:
         """`ended` for an attempt whose process is no more."""
-        return await unwind_instead(self._store(), claim, self._runtime.keys(), settled)
+        return await compensate_instead(self._store(), claim, self._runtime.keys(), settled)

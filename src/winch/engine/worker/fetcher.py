@@ -93,7 +93,7 @@ class Fetcher(Service):
         taker: JobTaker,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        entropy: Callable[[int], bytes] = os.urandom,
+        random_bytes: Callable[[int], bytes] = os.urandom,
         bounds: QueueBounds | None = None,
     ) -> None:
         """`bounds`: what this worker bounds for single queues."""
@@ -113,7 +113,7 @@ class Fetcher(Service):
         self._sees_gated = self._is_gated
         self._looked_at = float("-inf")
         self.monotonic = monotonic
-        self._entropy = entropy
+        self._random_bytes = random_bytes
         # Of the driver itself: a wrapper around one, to watch or disturb it, sees every claim.
         claiming = getattr(type(driver), "claiming_bell", None) if settings.waits_in_store else None
         self._bell: Bell = (
@@ -345,7 +345,7 @@ class Fetcher(Service):
     ) -> ClaimParams:
         return ClaimParams(
             session=self._taker.session,
-            token=random_id(self._entropy(16)),
+            token=random_id(self._random_bytes(16)),
             queues=queues or self._order.strict or self._order.next(),
             limit=limit,
             tasks=tasks or self._tasks,

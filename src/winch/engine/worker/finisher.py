@@ -293,7 +293,7 @@ class Finisher:
                 self._tally.add_up()
             took = time.monotonic() - sent
             if self._runtime.middleware:
-                self._runtime.tell_hooks("settled", batch, took)
+                self._runtime.run_hooks("settled", batch, took)
             if Answer.LOST in answers:
                 for outcome, answer in zip(batch, answers, strict=True):
                     if answer is Answer.LOST:

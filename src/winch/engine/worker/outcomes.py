@@ -40,13 +40,13 @@ class Recorder:
     def record(self, attempt: Attempt, ended: Settled | Crash | None, began: float) -> None:
         claim = attempt.claim
         if attempt.is_finished:
-            self.tell("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
+            self.publish("completed", claim, duration=timedelta(seconds=self._monotonic() - began))
             self.tally.ended(claim, "completed", self._monotonic() - began)
             self._jobs.written([ref_of(claim)])
         elif isinstance(ended, Crash):
             log.error("job %s (%s): its process died: %s", claim.id, claim.task, ended.cause)
             self.finisher.crash(ref_of(claim), ended.cause)
-            self.tell("crashed", claim, reason=ended.cause)
+            self.publish("crashed", claim, reason=ended.cause)
             self.tally.ended(claim, "crashed", self._monotonic() - began)
         elif ended is not None:
             self.finish(claim, ended, began)
@@ -78,7 +78,7 @@ class Recorder:
             return
         if error is not None:
             log_failure(claim, settled, error)
-        self.tell(
+        self.publish(
             kind_of(settled.to),
             claim,
             duration=timedelta(seconds=self._monotonic() - began),
@@ -102,7 +102,7 @@ class Recorder:
             )
         )
 
-    def tell(self, kind: str, claim: Claim, **facts: Any) -> None:
+    def publish(self, kind: str, claim: Claim, **facts: Any) -> None:
         if self._is_verbose:
             took = facts.get("duration")
             took = "" if took is None else f" after {took.total_seconds():.3f}s"

@@ -192,7 +192,7 @@ class Slots:
         self._prefetch.brought(claims)
         now = self._jobs.monotonic()
         if self._runtime.middleware:
-            self._runtime.tell_hooks("claimed", claims, now - sent)
+            self._runtime.run_hooks("claimed", claims, now - sent)
         planned = self._planned(claims, sent, now)
         if not planned:
             return
@@ -440,7 +440,7 @@ class Slots:
     async def _run_job(self, claim: Claim, plan: JobPlan, began: float) -> None:
         attempt = self._jobs.begin(claim, plan, began)
         self._jobs.recycling.started(1)
-        self._recorder.tell("started", claim)
+        self._recorder.publish("started", claim)
         try:
             ended = await self._executor.run(attempt, plan)
         finally:

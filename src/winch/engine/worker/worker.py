@@ -20,7 +20,7 @@ from winch.core.policy.queue_settings import QueueSettings
 from winch.core.values.ids import random_id
 from winch.engine.base import operation
 from winch.engine.base.log import log
-from winch.engine.base.loops import LoopEnded, Loops, tell
+from winch.engine.base.loops import LoopEnded, Loops, log_ended
 from winch.engine.base.service import Backoff, Service
 from winch.engine.client.needs import Needs, publish_needs
 from winch.engine.maintenance.queue_settings import QueueRules
@@ -67,7 +67,7 @@ class Worker:
         on_session: Callable[[str], None] = lambda _: None,
         rng: random.Random | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        entropy: Callable[[int], bytes] = os.urandom,
+        random_bytes: Callable[[int], bytes] = os.urandom,
         threads: Threads | None = None,
     ) -> None:
         """`started`: the page on which a supervisor reads which jobs have started. The clock, the
@@ -80,7 +80,7 @@ class Worker:
         self._on_session = on_session
         self._rng = rng or random.Random()  # noqa: S311  # jitter and queue order, not secrets
         self._monotonic = monotonic
-        self._entropy = entropy
+        self._random_bytes = random_bytes
         self._threads = threads or Threads(config.concurrency, asyncio.get_running_loop())
         # Burst: nothing left; else to be replaced, see why_retiring.
         self.drained: asyncio.Event = asyncio.Event()
@@ -157,7 +157,7 @@ class Worker:
             ),
             self._slots,
             monotonic=self._monotonic,
-            entropy=self._entropy,
+            random_bytes=self._random_bytes,
             bounds=self._slots.bounds(config.queue_limits),
         )
         self._fetcher.quiet(self._is_quiet)
@@ -269,7 +269,7 @@ class Worker:
 
     async def _new_session(self) -> None:
         session = NewSession(
-            id=random_id(self._entropy(16)),
+            id=random_id(self._random_bytes(16)),
             worker=worker_name(),
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -323,6 +323,9 @@ class Worker:
         self._is_quiet = is_quiet
         if self._services:
             self._fetcher.quiet(is_quiet)
+        for service in self._services:
+            if isinstance(service, UsageWriter):
+                service.end_idling()  # people look at once
 
     async def drain(self, grace: float) -> int:
         """Stop claiming, let running jobs end, release the rest, all within `grace` seconds. What still
@@ -359,7 +362,7 @@ class Worker:
         if self.broken is None:
             self.broken = ended
             self._slots.close()
-            tell(ended, "This worker takes no more jobs and stops")
+            log_ended(ended, "This worker takes no more jobs and stops")
             self.drained.set()
 
     def abandon(self) -> None:

@@ -9,6 +9,7 @@ window) is unique besides, and a job is stored only together with it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -174,7 +175,7 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True):
 class Adopt(msgspec.Struct, frozen=True, kw_only=True):
     """Have a schedule of another store, from the window on that it had dealt with last. While it
     `is_held` this store does not tick it; `reason` says why. Windows that pass meanwhile are made up for
-    as the misfire policy says."""
+    as the misfire policy says. `runs`: what became of windows there; a run that is here stays."""
 
     definition: str
     is_code: bool
@@ -182,6 +183,7 @@ class Adopt(msgspec.Struct, frozen=True, kw_only=True):
     pending: datetime | None = None
     is_held: bool = True
     reason: str | None = None
+    runs: tuple[ScheduleRun, ...] = ()
 
 
 Change = Put | Pause | Resume | Remove | Tick | Trigger | Skip | Backfill | Adopt
@@ -294,7 +296,13 @@ def _adopt(name: str, row: ScheduleRow | None, change: Adopt, at: datetime) -> E
         pause_reason=change.reason if change.is_held else None,
         next_at=None,
     )
-    return Effect(answer=Answered.DONE, row=adopted, is_defined=row is None)
+    return Effect(
+        answer=Answered.DONE,
+        row=adopted,
+        is_defined=row is None,
+        runs=change.runs,
+        jobs=(None,) * len(change.runs),
+    )
 
 
 def _resume(row: ScheduleRow, at: datetime) -> Effect:
@@ -355,6 +363,17 @@ def _backfill(row: ScheduleRow, change: Backfill, at: datetime) -> Effect:
         )
         jobs.append(job)
     return Effect(answer=Answered.DONE, row=row, is_written=False, runs=tuple(runs), jobs=tuple(jobs))
+
+
+def is_new_job(run: ScheduleRun, job: NewJob | None) -> bool:
+    """Whether the job of this window is stored with the run. That of an adopted run is there, or was."""
+    return run.kind is RunKind.ENQUEUED and job is not None
+
+
+def is_repeated(run: ScheduleRun, answers: Mapping[str, Enqueued]) -> bool:
+    """Whether this is the run of a trigger that was repeated, which has its row already."""
+    answer = answers.get(run.job or "")
+    return run.kind is RunKind.TRIGGERED and answer is not None and not answer.is_new
 
 
 def gives_way(there: RunKind, to: RunKind) -> bool:

@@ -236,8 +236,7 @@ class PostgresTarget(Target):
         self._look_for_impossible()
 
     def _look_for_impossible(self) -> None:
-        """What the database refuses in a changed job it takes from who stores one: nothing may be there
-        that cannot be."""
+        """Check again what the database checks only when a job changes, not when it is stored."""
         from psycopg import sql
 
         look = sql.SQL("SELECT id::text, state FROM {} AS job WHERE NOT {}(job)").format(

@@ -22,7 +22,7 @@ from winch.core.values.redact import read, stored_text
 from winch.engine.base.encryption import seal, unseal
 from winch.engine.base.failure import describe
 from winch.engine.flows.inputs import with_inputs
-from winch.engine.tasks.options import StoredOptions
+from winch.engine.tasks.options import DEFAULT_TIMEOUT, StoredOptions, stored_timeout
 from winch.engine.worker.settle import without_key
 from winch.storage.decide.settled import as_finish
 from winch.storage.params import Finish
@@ -116,6 +116,7 @@ async def _job_to_run(app: App, claim: Claim) -> dict[str, Any] | Outcome:
         "headers": claim.headers,
         "checkpoint": None if saved is None else _readable(saved, "checkpoint"),
         "input": value,
+        "timeout_seconds": None if (limit := _timeout_of(app, claim)) is None else limit.total_seconds(),
     }
 
 
@@ -153,6 +154,18 @@ async def long_poll(
     finally:
         if bell is not None:
             await bell.aclose()
+
+
+def _timeout_of(app: App, claim: Claim) -> timedelta | None:
+    """The job's own time limit, else the task's where this server knows it, else the default."""
+    if claim.options is not None:
+        try:
+            own = _decode_options(claim.options).timeout
+            if own is not None:
+                return stored_timeout(own)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            pass  # as for its retry policy
+    return app.tasks.get(claim.task).options.timeout if claim.task in app.tasks else DEFAULT_TIMEOUT
 
 
 def _readable(text: str, what: str) -> Any:

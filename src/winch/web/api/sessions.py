@@ -1,6 +1,6 @@
 """Workers over HTTP that hold one session for their life and work in batches.
 
-docs/protocol/wire.md has who holds a claim, and what a lost reply of each call means.
+docs/protocol/wire.md says which side holds a claim, and what a lost reply of each call means.
 """
 
 from __future__ import annotations

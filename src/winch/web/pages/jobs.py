@@ -56,7 +56,7 @@ SHOWN = ("state", "task", "args", "queue", "tenant", "attempt", "took", "when")
 COLUMNS_COOKIE = "winch-columns"
 VIEWS = "view"
 MOST_VIEWS = 50
-# A walk over all jobs ends after so long, and the page offers to search on; who does may wait longer.
+# A walk over all jobs ends after so long, and the page offers to search on; that search may take longer.
 FIRST_SECONDS, ON_SECONDS = 0.1, 2.0
 # A count of what a bulk action is for looks at so many jobs, and for so long.
 MOST_COUNTED, COUNT_SECONDS = 100_000, 3.0

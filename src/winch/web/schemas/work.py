@@ -22,7 +22,8 @@ class ClaimBody(Body, frozen=True, kw_only=True):
 
 class JobToRun(msgspec.Struct, frozen=True, kw_only=True):
     """A job that was claimed. `input`: for a member of a flow whose task this server does not know, the
-    result of the job before it, or the list of results of several."""
+    result of the job before it, or the list of results of several. `timeout_seconds`: the worker stops
+    the handler after that time, and the attempt fails."""
 
     id: str
     task: str
@@ -37,6 +38,7 @@ class JobToRun(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str]
     checkpoint: Any
     input: Any = None
+    timeout_seconds: float | None = None
 
 
 class ClaimedJob(JobToRun, frozen=True, kw_only=True):

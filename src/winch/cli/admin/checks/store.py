@@ -10,9 +10,13 @@ from winch.cli.admin.checks import Finding, Findings, Level
 from winch.cli.operate.workers import is_live
 from winch.cli.shared.text import ago, count, now, span, stamp
 from winch.core.lifecycle import JobState
+from winch.engine.client.quiet import quiet_sessions
+from winch.engine.moving.holding import is_ours
 
 # Ready jobs that are looked at for tasks that no worker knows.
 LOOK_AT = 10_000
+# For what `winch move` keeps paused.
+MOVE_ADVICE = "it ends with the move: winch move --resume, then --cutover; or --back"
 
 
 def check_workers(app: App) -> Findings:
@@ -23,6 +27,14 @@ def check_workers(app: App) -> Findings:
         yield Finding(Level.OK, "workers", f"{len(live)} live, {count(slots, 'slot')}")
     else:
         yield Finding(Level.NOTE, "workers", "none is live", f"start one: {app.start_worker}")
+    quiet = app.client.run(quiet_sessions(app.ready()))
+    if names := sorted({session.worker for session in live if session.id in quiet}):
+        yield Finding(
+            Level.NOTE,
+            "workers",
+            f"{count(len(names), 'quiet worker')}, claiming nothing: {', '.join(names)}",
+            f"when the reason is gone: winch workers resume {' '.join(names)}",
+        )
     for session in sessions:
         if session.ended_at is None and not is_live(session):
             yield Finding(
@@ -67,7 +79,9 @@ def check_jobs(app: App) -> Findings:
                 "queues",
                 f"queue {queue.name!r} was paused {ago(queue.paused_at, now())}{why}; "
                 f"{count(ready, 'ready job')} held",
-                f"when the reason is gone: winch queues resume {queue.name}",
+                MOVE_ADVICE
+                if is_ours(queue.pause_reason)
+                else f"when the reason is gone: winch queues resume {queue.name}",
             )
     known = {task for session in live for task in session.tasks}
     unknown: Counter[str] = Counter()
@@ -117,7 +131,9 @@ def check_schedules(app: App) -> Findings:
                 Level.NOTE,
                 "schedules",
                 f"schedule {one.name!r} was paused {ago(one.paused_at, one.now)}{why}",
-                f"when the reason is gone: winch schedules resume {one.name}",
+                MOVE_ADVICE
+                if is_ours(one.pause_reason)
+                else f"when the reason is gone: winch schedules resume {one.name}",
             )
         elif not one.is_active:
             yield Finding(

@@ -19,10 +19,12 @@ from winch.storage.decide.schedules import (
     ScheduleRun,
     changed,
     gives_way,
+    is_new_job,
+    is_repeated,
     timing_key,
     with_held,
 )
-from winch.storage.params import NewSession
+from winch.storage.params import NewJob, NewSession
 from winch.storage.verbs import Now, Verb
 
 
@@ -94,16 +96,15 @@ class ScheduleVerbs:
                     after = replace(after, definition=own.definition)
                 state.rows[name] = replace(after, declared_by=0)
             kept = state.runs.setdefault(name, {}) if effect.runs else {}
-            runs = tuple(run for run in effect.runs if not self._is_done(run, kept.get(run.window)))
-            jobs = [
-                job for job, run in zip(effect.jobs, effect.runs, strict=True) if job and run in runs
+            pairs = [
+                (run, job)
+                for run, job in zip(effect.runs, effect.jobs, strict=True)
+                if not self._is_done(run, job, kept.get(run.window))
             ]
+            runs = tuple(run for run, _ in pairs)
+            jobs = [job for _, job in pairs if job is not None]
             answers = {answer.id: answer for answer in self._enqueue.store(jobs, at)}
-            runs = tuple(
-                run
-                for run in with_held(runs, answers)
-                if run.kind is not RunKind.TRIGGERED or answers[run.job or ""].is_new
-            )
+            runs = tuple(run for run in with_held(runs, answers) if not is_repeated(run, answers))
             kept.update((run.window, run) for run in runs)
             for window in sorted(kept)[:-KEEP_RUNS]:
                 if kept[window].job not in self._state.live:
@@ -112,12 +113,12 @@ class ScheduleVerbs:
 
         return verb("change_schedule", body)
 
-    def _is_done(self, run: ScheduleRun, there: ScheduleRun | None) -> bool:
+    def _is_done(self, run: ScheduleRun, job: NewJob | None, there: ScheduleRun | None) -> bool:
         """Whether the window has its run, or its job has outlived the run."""
         if there is not None and not gives_way(there.kind, run.kind):
             return True
         is_stored = run.job in self._state.live or run.job in self._state.archive
-        return run.kind is RunKind.ENQUEUED and is_stored
+        return is_new_job(run, job) and is_stored
 
     def live_jobs(self, name: str) -> int:
         """How many jobs of this schedule are live."""

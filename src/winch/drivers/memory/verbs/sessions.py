@@ -72,10 +72,10 @@ class SessionVerbs:
             known = self._state.sessions.get(session)
             if known is not None and known.ended_at is None:
                 known.ended_at, known.end_reason = at, crash.cause if crash else "stopped"
-            guilty = {(ref.id, ref.token) for ref in crash.claims} if crash else set()
+            culprits = {(ref.id, ref.token) for ref in crash.claims} if crash else set()
             back = []
             for job in self._base.running(session):
-                if crash and (job.id, job.token) in guilty:
+                if crash and (job.id, job.token) in culprits:
                     to = suspect(self._base, job, "crashed", crash.cause, at, crash.rule)
                 else:
                     to = give_back(self._base, job, at, by_token=None)

@@ -37,7 +37,7 @@ MOST_LOANS = 500
 _CONNECT: dict[str, Any] = {"row_factory": tuple_row, "prepare_threshold": None}
 
 
-class Lending:
+class TransactionPool:
     """For threads, and after a fork."""
 
     def __init__(self, address: Address) -> None:
@@ -46,7 +46,7 @@ class Lending:
         self._idle: list[tuple[PGconn, int]] = []
 
     @contextmanager
-    def lend(self) -> Iterator[Connection]:
+    def begin(self) -> Iterator[Connection]:
         """A connection in a transaction that commits at the end and rolls back on an exception. A lost
         COMMIT may have applied."""
         in_commit = False
@@ -109,7 +109,7 @@ class Lending:
                     self._idle.pop()[0].finish()
 
 
-class AsyncLending:
+class AsyncTransactionPool:
     """For one event loop."""
 
     def __init__(self, address: Address) -> None:
@@ -117,8 +117,8 @@ class AsyncLending:
         self._idle: list[tuple[PGconn, int]] = []
 
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[AsyncConnection]:
-        """As Lending.lend."""
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
+        """As TransactionPool.begin."""
         in_commit = False
         try:
             connection, loans = await self._wiped() or await self._connect()

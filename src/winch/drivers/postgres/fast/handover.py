@@ -1,7 +1,7 @@
-"""Hand-over: a producer that stores a plain job assigns it to a worker that waits.
+"""Hand-over: a producer that stores one job assigns it to a worker that waits.
 
 The worker leaves an offer in the store: a claim, under a token of its own, that finds nothing yet. The
-producer stores one plain job and requests an offer (`HandoverEnqueue`). The store takes the offer,
+producer stores one job and requests an offer (`HandoverEnqueue`). The store takes the offer,
 stores the job as claimed under its token, and notifies the channel of the worker's listener
 (`hand_over`, a trigger of the schema). The worker hears the notification and starts the job
 (`ClaimingPostgresBell`).
@@ -13,8 +13,10 @@ as the one for many, whether a worker waits or not (docs/performance.md). Equals
 `EnqueueVerbs.enqueue`, and `PostgresBell.wait` followed by the claim: that is what happens on a
 connection of the caller, and for a job with more than arguments.
 
-A job with gates is claimed by its worker when the bell rings. After such a job the next claim begins
-with the gates: one statement in place of three. What a claim finds starts before the offer is withdrawn.
+A job with one gate, a limit or a FIFO key, is handed over where the gate has room and nothing waits at
+it (`room_at_gate`). Another job with gates is claimed by its worker when the bell rings. After a job
+with gates the next claim begins with the gates: one statement in place of three. What a claim finds
+starts before the offer is withdrawn.
 
 A notification that is lost, or has no room for the job, makes the start slower, never wrong: when the
 wait ends, the offer is withdrawn, and jobs assigned without a notification are looked up by the token. A
@@ -30,6 +32,7 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from winch.core.errors import StorageError, StorageUnavailable
 from winch.core.gates.uses import is_gated
@@ -53,14 +56,14 @@ _word = msgspec.json.Decoder(list[Any])
 
 # -- the producer ------------------------------------------------------------------------------------
 
-# What a plain job has, and what it must not have: all other fields, also those of a later release.
-_OWN = ("id", "args", "terms", "task", "version", "queue", "priority", "max_attempts")
+# What such a job may have, and what it must not have: all other fields, also those of a later release.
+_OWN = ("id", "args", "terms", "task", "version", "queue", "priority", "max_attempts", "fifo", "options")
 _rest = attrgetter(*(field for field in NewJob.__struct_fields__ if field not in _OWN))
 _nothing = _rest(NewJob(id="", task="", args=""))
 
 
 class HandoverEnqueue:
-    """`EnqueueVerbs` for one plain job, which a worker may get at once."""
+    """`EnqueueVerbs` for one job, plain or with gates, which a worker may get at once."""
 
     def __init__(self, base: Base, plain: EnqueueVerbs) -> None:
         self._base = base
@@ -70,9 +73,11 @@ class HandoverEnqueue:
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued]]:
-        if is_repeat or now is not None or len(jobs) != 1 or _rest(jobs[0]) != _nothing:
+        if is_repeat or now is not None or len(jobs) != 1:
             return self._plain.enqueue(jobs, is_repeat=is_repeat, now=now)
         [job] = jobs
+        if _rest(job) != _nothing or not (job.options is None or is_gated(job.options)):
+            return self._plain.enqueue(jobs, is_repeat=is_repeat, now=now)
         values = {
             "id": job.id,
             "args": job.args,
@@ -81,6 +86,8 @@ class HandoverEnqueue:
             "queue": job.queue,
             "priority": job.priority,
             "max_attempts": job.max_attempts,
+            "fifo": job.fifo,
+            "options": job.options,
             "is_noted": self._base.keeps_events,
         }
         statement = Statement(self._sql, values, is_alone=True)
@@ -155,9 +162,10 @@ class Offer:
         self.is_taken = True
         if not rest:
             return []
-        id_, queue, task, args, version, fence = rest
+        id_, queue, task, args, version, fence, *options = rest
         at = from_micros(fence)
-        return self.add([Claim(id_, token, task, version, args, queue, 1, fence, at, at, at)])
+        claim = Claim(id_, token, task, version, args, queue, 1, fence, at, at, at)
+        return self.add([replace(claim, options=options[0]) if options else claim])
 
     def add(self, claims: Iterable[Claim]) -> list[Claim]:
         """Keep these; those of them that are new."""
@@ -240,8 +248,10 @@ class ClaimingPostgresBell(PostgresBell):
     def hand(self, word: bytes) -> None:
         claims = None if self._offer is None else self._offer.hear(word)
         if claims is not None:
-            if claims and self.on_claims is not None:
-                self.on_claims(claims)
+            if claims:
+                self._expects_gates = is_gated(claims[0].options)
+                if self.on_claims is not None:
+                    self.on_claims(claims)
             self._wake(False)
 
     async def claim_when_rung(

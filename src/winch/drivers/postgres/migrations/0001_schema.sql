@@ -184,7 +184,7 @@ COMMENT ON INDEX {schema}.job_priority IS 'serves claim of queues with strict or
 CREATE INDEX job_blocked ON {schema}.job (gate, sort_key, id) WHERE filed = 'blocked';
 COMMENT ON INDEX {schema}.job_blocked IS 'serves admit, explain and counts';
 CREATE INDEX job_fifo ON {schema}.job (fifo, seq, id) WHERE fifo IS NOT NULL;
-COMMENT ON INDEX {schema}.job_fifo IS 'serves claim and admit: who is first of a FIFO key';
+COMMENT ON INDEX {schema}.job_fifo IS 'serves claim and admit: which job is the first of a FIFO key';
 CREATE INDEX job_due ON {schema}.job (run_at, id) WHERE filed IN ('scheduled', 'retrying');
 COMMENT ON INDEX {schema}.job_due IS 'serves promote';
 -- Not by session: a claim writes that, and a column of any index would send it to all of them.
@@ -288,8 +288,8 @@ COMMENT ON INDEX {schema}.archive_alike IS 'serves groups and the list of one gr
 CREATE INDEX archive_dead ON {schema}.archive (task, finished_at, id) WHERE state = 'dead';
 COMMENT ON INDEX {schema}.archive_dead IS 'serves trim';
 
--- The safety net: whatever finds no partition of its own, because it is kept for more than two years or
--- because nobody has made partitions ahead for a while.
+-- The safety net for jobs without a partition: those kept for more than two years, and those that end when
+-- no partitions have been made ahead for a while.
 CREATE TABLE {schema}.archive_default PARTITION OF {schema}.archive DEFAULT;
 CREATE INDEX archive_default_drop_on ON {schema}.archive_default (drop_on);
 COMMENT ON INDEX {schema}.archive_default_drop_on IS 'serves prune';
@@ -301,8 +301,8 @@ CREATE TABLE {schema}.given_id (
     id uuid PRIMARY KEY
 );
 
--- Unique keys and the live jobs that hold them. A table of its own: who inserts second waits for the first to
--- commit or roll back, also while a finish moves the job. Jobs without a key never touch it.
+-- Unique keys and the live jobs that hold them. A table of its own: the second insert of a key waits for the first
+-- to commit or roll back, also while a finish moves the job. Jobs without a key never touch it.
 CREATE TABLE {schema}.unique_key (
     key text PRIMARY KEY,
     job uuid NOT NULL
@@ -313,9 +313,9 @@ CREATE TABLE {schema}.unique_key (
     vacuum_truncate = off
 );
 
--- A key is free when its job leaves the live jobs, whichever verb (or person) takes it away. A trigger, so
--- that none can forget it; the condition is all that a job without a key pays. Never waits: nobody but its
--- holder's own end touches a committed key, and that end has the job's row.
+-- A key is free when its job leaves the live jobs, whichever verb (or person) removes it. A trigger, so that
+-- no verb can forget it; a job without a key pays only for the condition. It never waits: only the end of its
+-- holder touches a committed key, and that end has locked the job's row.
 CREATE FUNCTION {schema}.free_key() RETURNS trigger
     LANGUAGE plpgsql
 AS $$
@@ -369,8 +369,8 @@ CREATE TABLE {schema}.session (
     vacuum_truncate = off
 );
 
--- Settings of queues, and until when somebody waits for their jobs. The row named '' (no queue can be) is
--- for those who wait for due jobs.
+-- Settings of queues, and until when a worker waits for their jobs. The row with the empty name, which no queue
+-- can have, is for processes that wait for due jobs.
 CREATE TABLE {schema}.queue (
     name text PRIMARY KEY,
     paused_at timestamptz,
@@ -387,10 +387,10 @@ CREATE TABLE {schema}.queue (
     vacuum_truncate = off
 );
 
--- Wakes those who wait for jobs of these queues, and with `is_due` those who wait for due jobs; tells
--- nobody when nobody waits, because a NOTIFY takes a lock of the whole database at commit. Who waits is a
--- matter of real time, whatever time the verb was given. Too long a list of queues rings for all ('[]').
--- Wake-ups for due jobs have a channel of their own, too: a supervisor that waits for those need not hear of every job.
+-- Wakes the workers that wait for jobs of these queues and, with `is_due`, the processes that wait for due jobs.
+-- Without a waiter it sends no NOTIFY, because that takes a lock of the whole database at commit. Waiting is
+-- a matter of real time, whatever time the verb was given. Too long a list of queues rings for all ('[]').
+-- Wake-ups for due jobs have a channel of their own: a supervisor that waits for those need not hear of every job.
 CREATE FUNCTION {schema}.ring(queues text[], is_due boolean) RETURNS boolean
     LANGUAGE plpgsql
 AS $$
@@ -435,7 +435,7 @@ COMMENT ON INDEX {schema}.job_event_of_job IS 'serves the triggers: the number o
 -- Claims ---------------------------------------------------------------------------------------------
 
 -- One row for each claim by the hundred. `unended` is never less than the number of its jobs that run; only
--- who completes them counts it down. The row goes when none is left, or rescue has filed those that are.
+-- a finish that completes them counts it down. The row goes when none is left, or rescue has filed those that are.
 CREATE TABLE {schema}.lease (
     token uuid PRIMARY KEY,
     session uuid NOT NULL,
@@ -476,12 +476,12 @@ CROSS JOIN LATERAL (
 ) AS job
 WHERE lease.unended > 0;
 
--- Offers: claims that wait in the store. A worker that found nothing leaves one, and who stores a plain job while it
--- stands hands the job over in the same write: claimed under the offer's token, and told on the worker's own channel.
--- The worker is spared a claim and the disk a commit. docs/protocol.md has what a lost word means.
+-- Offers: claims that wait in the store. A worker that found nothing leaves one. A producer that stores a plain job
+-- meanwhile assigns the job to it in the same write: claimed under the offer's token, and sent on the worker's own channel.
+-- This saves the worker a claim and the disk a commit. docs/protocol.md says what a lost notification means.
 --
--- UNLOGGED, because an offer is nothing but a chance: after a crash there are none. Whose worker is gone ends by its
--- time, or because its session has ended.
+-- UNLOGGED, because an offer is only a chance: after a crash there are none. The offer of a worker that is gone ends by
+-- its time, or because its session has ended.
 CREATE UNLOGGED TABLE {schema}.offer (
     token uuid NOT NULL,
     session uuid NOT NULL,
@@ -500,20 +500,33 @@ CREATE UNLOGGED TABLE {schema}.offer (
 CREATE INDEX offer_standing ON {schema}.offer (queue, until);
 COMMENT ON INDEX {schema}.offer_standing IS 'serves hand_over';
 
--- Takes an offer for a plain job that is about to be stored, stores the job as claimed under it, and notifies the worker;
--- rings for the queue where there is none. Locks: an offer, and its session FOR KEY SHARE, past offers that other
--- transactions have and sessions that are about to end. Waits for no lock. A trigger, and with the rights of its owner:
--- the token of the claim goes into the row and to the worker alone. A producer, which may insert jobs and read neither
--- offers nor tokens, never sees it; with it, it could end the worker's claims.
+-- Takes an offer for a job that is about to be stored, stores the job as claimed under it, and notifies the worker;
+-- rings for the queue where there is none. A job with gates must pass them first (room_at_gate), and gets its permit. Locks:
+-- the gate; an offer, and its session FOR KEY SHARE, past offers that other transactions have and sessions that are about to
+-- end. Waits for no lock of a row. A trigger, and with the rights of its owner: the token of the claim goes into the row and to
+-- the worker alone. A producer, which may insert jobs and read neither offers nor tokens, never sees it; with it, it could end
+-- the worker's claims.
 CREATE FUNCTION {schema}.hand_over() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     taken {schema}.offer;
-    word text;
+    room record;
+    has_room boolean := NEW.gate IS NULL;
+    word json;
 BEGIN
     NEW.fence := 0;
+    IF NOT has_room AND EXISTS (
+        SELECT
+        FROM {schema}.offer
+        WHERE offer.queue = NEW.queue
+            AND offer.until > clock_timestamp()
+            AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
+    ) THEN
+        room := {schema}.room_at_gate(NEW);
+        has_room := room.key IS NOT NULL;
+    END IF;
     DELETE FROM {schema}.offer
     WHERE ctid = (
         SELECT offer.ctid
@@ -523,7 +536,7 @@ BEGIN
             AND offer.until > clock_timestamp()
             AND (offer.tasks IS NULL OR NEW.task = ANY (offer.tasks))
             AND NEW.state = 'ready'
-            AND NEW.gate IS NULL
+            AND has_room
             AND EXISTS (
                 SELECT
                 FROM {schema}.queue
@@ -546,13 +559,22 @@ BEGIN
     NEW.token := taken.token;
     NEW.session := taken.session;
     NEW.claimed_at := NEW.created_at;
-    word := json_build_array(
-        taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence
-    )::text;
+    IF NEW.gate IS NULL THEN
+        word := json_build_array(taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence);
+    ELSE
+        -- As claim_gated has it. Without `at_once` the permit counts in full.
+        INSERT INTO {schema}.permit (gate, job, token, weight, session)
+        VALUES (
+            room.key, NEW.id, CASE WHEN room.weight > 0 THEN taken.token END, room.weight, taken.session
+        );
+        word := json_build_array(
+            taken.token, NEW.id, NEW.queue, NEW.task, NEW.args, NEW.version, NEW.fence, NEW.options
+        );
+    END IF;
     -- A notification has room for 8,000 bytes. The worker looks up what it does not receive.
     PERFORM pg_notify(
         taken.channel,
-        CASE WHEN octet_length(word) > 7900 THEN json_build_array(taken.token)::text ELSE word END
+        CASE WHEN octet_length(word::text) > 7900 THEN json_build_array(taken.token)::text ELSE word::text END
     );
     RETURN NEW;
 END
@@ -566,9 +588,9 @@ CREATE TRIGGER job_is_handed_over BEFORE INSERT ON {schema}.job
 
 -- Gates: limits, rates, FIFO keys, tenants and scopes ------------------------------------------------
 
--- The row that is locked before anybody takes, gives back or opens; and what a gate remembers: of a rate what was
--- taken, of a scope until when it is held, of a queue with tenants whose turn it is. open_at: when to look again
--- for those who wait.
+-- The row that is locked before a permit is taken or returned and before a gate opens. It holds what a gate remembers: of a
+-- rate what was taken, of a scope until when it is held, of a queue with tenants whose turn it is. open_at: when to
+-- look again at the jobs that wait.
 CREATE TABLE {schema}.gate (
     key text COLLATE "C" PRIMARY KEY,
     state text,
@@ -583,7 +605,7 @@ CREATE TABLE {schema}.gate (
 CREATE INDEX gate_due ON {schema}.gate (open_at) WHERE open_at IS NOT NULL;
 COMMENT ON INDEX {schema}.gate_due IS 'serves admit';
 
--- Who may run: with a token until that claim ends, without one (the turn of a FIFO key) until the job is final.
+-- Which jobs may run: with a token until that claim ends, without one (the turn of a FIFO key) until the job is final.
 CREATE TABLE {schema}.permit (
     gate text COLLATE "C" NOT NULL,
     job uuid NOT NULL,
@@ -616,6 +638,80 @@ CREATE FUNCTION {schema}.gate_used(wanted text) RETURNS bigint
         ) AS held
     );
 
+-- Whether a job that is about to be stored can run at once: its only gate is a limit with room for it or a FIFO key without
+-- other members, nothing waits there, and no other transaction has the gate. Then the gate and what the job takes of it, 0 for
+-- a turn; else NULL, and a claim decides. Locks the gate, as a claim does. Waits at most 20 ms, where another transaction has
+-- just made or removed the gate's row. What is read after the lock has a snapshot of its own.
+CREATE FUNCTION {schema}.room_at_gate(job {schema}.job, OUT key text, OUT weight integer)
+    LANGUAGE plpgsql
+    SET enable_bitmapscan = off
+    SET enable_seqscan = off
+    SET jit = off
+    SET lock_timeout = '20ms'
+    SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    uses jsonb := job.options::jsonb -> 'gates';
+    use jsonb := uses -> 0;
+    wanted text := use ->> 'key';
+    most bigint;
+    used bigint;
+    takes integer := 0;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed'
+        OR job.tenant IS NOT NULL
+        OR jsonb_array_length(uses) <> 1
+        OR NOT (use ->> 'kind' = 'limit' OR (use ->> 'kind' = 'fifo' AND wanted = 'fifo:' || job.fifo))
+    THEN
+        RETURN;
+    END IF;
+    PERFORM FROM {schema}.gate WHERE gate.key = wanted FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        BEGIN
+            INSERT INTO {schema}.gate (key) VALUES (wanted) ON CONFLICT DO NOTHING;
+        EXCEPTION WHEN lock_not_available THEN
+            RETURN;
+        END;
+        IF NOT FOUND THEN
+            RETURN; -- another transaction has the row
+        END IF;
+    END IF;
+    IF use ->> 'kind' = 'fifo' THEN
+        IF EXISTS (SELECT FROM {schema}.job AS member WHERE member.fifo = job.fifo)
+            OR EXISTS (SELECT FROM {schema}.permit WHERE permit.gate = wanted AND permit.token IS NULL)
+        THEN
+            RETURN;
+        END IF;
+    ELSE
+        most := coalesce(
+            (SELECT (limit_set.spec::jsonb ->> 'n')::bigint FROM {schema}.limit_set WHERE limit_set.name = use ->> 'name'),
+            (use ->> 'n')::bigint, 0
+        );
+        takes := coalesce((use ->> 'weight')::integer, 1);
+        -- As gate_used has it, which would be planned anew for each job.
+        used := (
+            SELECT coalesce(sum(held.used), 0)
+            FROM (
+                SELECT least(sum(permit.weight), max(permit.at_once)::bigint * max(permit.weight)) AS used
+                FROM {schema}.permit
+                WHERE permit.gate = wanted
+                GROUP BY permit.session, permit.at_once
+            ) AS held
+        );
+        IF takes < 1
+            OR used + takes > most
+            OR EXISTS (SELECT FROM {schema}.job AS other WHERE other.filed = 'blocked' AND other.gate = wanted)
+        THEN
+            RETURN;
+        END IF;
+    END IF;
+    key := wanted;
+    weight := takes;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION {schema}.room_at_gate FROM PUBLIC;
+
 -- Limits, rates and weights as they are set for the whole fleet, by name.
 CREATE TABLE {schema}.limit_set (
     name text PRIMARY KEY,
@@ -625,8 +721,8 @@ CREATE TABLE {schema}.limit_set (
     set_at timestamptz NOT NULL
 );
 
--- Whoever stores a job, its options tell that it has gates. They are looked at here and not in the condition, which is
--- read anew from its text, too, and is all that a plain job pays.
+-- The options of a job show whether it has gates, whichever verb stores it. They are read here and not in the condition:
+-- a plain job pays only for the condition, which PostgreSQL parses for each statement.
 CREATE FUNCTION {schema}.mark_gated() RETURNS trigger
     LANGUAGE plpgsql
 AS $$
@@ -679,8 +775,8 @@ BEGIN
 END
 $$;
 
--- Locks gates, in the order of their keys; makes those that are missing. Again where somebody removed one while
--- it was waited for. `purpose`:
+-- Locks gates, in the order of their keys; makes those that are missing. Repeats where another transaction removed one
+-- while this one waited for it. `purpose`:
 --   take    a claim: one at a time
 --   return  the end of claims under limits: beside other ends and beside a claim, which counts a permit until it is gone
 --   open    everything else, and a claim before it blocks a job: alone
@@ -718,9 +814,9 @@ BEGIN
 END
 $$;
 
--- blocked -> ready, for up to `numbers` of those who wait at each of these gates, or the first member of a FIFO key when the
--- turn is free. Whoever calls has locked the gates. A job that is locked is passed over: who has it opens the gate too.
--- Jobs that wait for the concurrency of their queue are ready: for those, workers are woken.
+-- blocked -> ready, for up to `numbers` of the jobs that wait at each of these gates, or the first member of a FIFO key when
+-- the turn is free. The caller has locked the gates. A locked job is passed over: the transaction that holds it opens the
+-- gate, too. Jobs that wait for the concurrency of their queue are ready: for those, workers are woken.
 CREATE FUNCTION {schema}.open_gates(opened text[], numbers bigint[]) RETURNS integer
     LANGUAGE plpgsql
     SET enable_bitmapscan = off
@@ -865,7 +961,7 @@ CREATE TRIGGER job_is_gone_from_gates AFTER DELETE ON {schema}.job
 
 -- ready | blocked -> running, for the first members of these FIFO keys, which other members have left: those that a claim
 -- with these parameters would take first. A blocked member is admitted and claimed in one write. The others are made ready
--- and wake their workers. A key without members loses its gate. Whoever calls has locked the session FOR KEY SHARE, then
+-- and wake their workers. A key without members loses its gate. The caller has locked the session FOR KEY SHARE, then
 -- the gates; most = 0 where the session has ended. Only members without another gate are taken: what core/gates decides
 -- about any other is not repeated here.
 CREATE FUNCTION {schema}.next_members(
@@ -944,7 +1040,7 @@ BEGIN
         FROM {schema}.queue
         WHERE queue.name = served_queue;
         CONTINUE WHEN is_paused;
-        -- A claim reads what is set for a queue. Whoever sets it waits for the session's lock. Between tenants turns
+        -- A claim reads the settings of a queue. A change of them waits for the session's lock. Between tenants turns
         -- decide, not sort keys: a claim draws them.
         EXIT WHEN is_ruled OR EXISTS (
             SELECT
@@ -1071,6 +1167,7 @@ CREATE FUNCTION {schema}.complete_gated(
 AS $$
 DECLARE
     at timestamptz;
+    usual date;
     opened text[];
     numbers bigint[];
     has_breaker boolean;
@@ -1099,6 +1196,7 @@ BEGIN
         END);
     END IF;
     at := coalesce(given, clock_timestamp());
+    usual := {schema}.drop_on('completed', NULL, at);
     WITH gone AS (
         DELETE FROM {schema}.job
         WHERE job.id = ANY (ids)
@@ -1120,9 +1218,10 @@ BEGIN
         )
         SELECT
             id, created_at, run_at, at, fence, version, priority, attempt, crashes, rescues,
-            {schema}.drop_on('completed', keep_seconds, at), is_suspect, is_given_id, 'completed', queue, task, args,
-            session, token, claimed_at, expires_at, cancel_requested_at, keep_seconds, max_attempts, tenant, fifo,
-            seq, unique_key, tags, headers, options, progress, checkpoint, log, history,
+            CASE WHEN keep_seconds IS NULL THEN usual ELSE {schema}.drop_on('completed', keep_seconds, at) END,
+            is_suspect, is_given_id, 'completed', queue, task, args, session, token, claimed_at, expires_at,
+            cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
+            progress, checkpoint, log, history,
             CASE WHEN results IS NULL THEN complete_gated.result ELSE results ->> id::text END, NULL
         FROM gone
     )
@@ -1627,8 +1726,10 @@ DECLARE
     is_ruled boolean;
     is_fair boolean;
     is_simple boolean;
+    is_straight boolean;
     is_placed boolean;
     plain integer;
+    settings jsonb;
     turns jsonb;
     ends jsonb;
     virtual double precision;
@@ -1782,41 +1883,61 @@ BEGIN
         -- The candidates and their gates. Lines, texts and gates are numbered in the order of their characters.
         BEGIN
             SELECT
-                array_agg(job.id), array_agg(job.attempt), array_agg(job.options), array_agg(job.text),
-                array_agg(job.is_plain), array_agg(job.line), array_agg(job.tenant), array_agg(job.weight),
-                array_agg(job.is_cut), bool_or(job.tenant IS NOT NULL)
-            INTO c_id, c_attempt, c_options, c_text, c_plain, c_line, c_tenant, c_weight, c_cut, is_fair
+                array_agg(job.id), array_agg(job.attempt), array_agg(job.options), array_agg(job.is_plain),
+                array_agg(job.tenant), array_agg(job.weight), array_agg(job.is_cut), bool_or(job.tenant IS NOT NULL)
+            INTO c_id, c_attempt, c_options, c_plain, c_tenant, c_weight, c_cut, is_fair
             FROM (
-                SELECT
-                    first.*,
-                    dense_rank() OVER (ORDER BY coalesce(first.tenant, '') COLLATE "C") AS line,
-                    dense_rank() OVER (ORDER BY first.options COLLATE "C") AS text
+                SELECT *
                 FROM {schema}.candidates(one.queue, one.is_strict, known, room, ahead, spare) AS first
-                ORDER BY line, CASE WHEN one.is_strict THEN -first.priority ELSE 0 END, first.sort_key, first.id
+                ORDER BY
+                    coalesce(first.tenant, '') COLLATE "C", CASE WHEN one.is_strict THEN -first.priority ELSE 0 END,
+                    first.sort_key, first.id
             ) AS job;
             t_options := ARRAY(
                 SELECT DISTINCT options COLLATE "C" FROM unnest(c_options) AS options WHERE options IS NOT NULL ORDER BY 1
             );
-            WITH uses AS MATERIALIZED (
-                SELECT use.*, dense_rank() OVER (ORDER BY use.key COLLATE "C") AS gate
-                FROM {schema}.gate_uses(t_options) AS use
-            )
-            SELECT own.*, gates.*
-            INTO
-                u_text, u_gate, u_kind, u_n, u_weight, u_retries,
-                g_key, g_kind, g_name, g_how, g_n, g_per, g_burst, is_odd
+            -- Mostly each text has one gate, and these are in the order of the texts: nothing is sorted then.
+            SELECT
+                coalesce(array_agg(use.number), '{}'), array_agg(use.kind), array_agg(use.n), array_agg(use.weight),
+                array_agg(use.is_for_retries), coalesce(array_agg(use.key), '{}'), array_agg(use.name),
+                array_agg(use.how), array_agg(use.per), array_agg(use.burst),
+                coalesce(bool_and(use.kind IN ('limit', 'fifo') AND use.place = 1 AND use.is_after), false)
+                    AND count(*) = cardinality(t_options)
+            INTO u_text, u_kind, u_n, u_weight, u_retries, g_key, g_name, g_how, g_per, g_burst, is_straight
             FROM (
                 SELECT
-                    coalesce(array_agg(use.number), '{}'), array_agg(use.gate), array_agg(use.kind), array_agg(use.n),
-                    array_agg(use.weight), array_agg(use.is_for_retries)
-                FROM (SELECT * FROM uses ORDER BY number, place) AS use
-            ) AS own, (
-                SELECT
-                    coalesce(array_agg(use.key), '{}'), array_agg(use.kind), array_agg(use.name), array_agg(use.how),
-                    array_agg(use.n), array_agg(use.per), array_agg(use.burst),
-                    bool_or(use.key IS NULL OR use.kind IS NULL OR use.kind NOT IN ('limit', 'rate', 'fifo', 'scope'))
-                FROM (SELECT DISTINCT ON (gate) * FROM uses ORDER BY gate, number, place) AS use
-            ) AS gates;
+                    use.*,
+                    use.key IS NOT NULL
+                        AND coalesce(use.key COLLATE "C" > lag(use.key) OVER () COLLATE "C", use.number = 1) AS is_after
+                FROM {schema}.gate_uses(t_options) AS use
+            ) AS use;
+            IF is_straight OR cardinality(u_text) = 0 THEN
+                u_gate := u_text;
+                g_kind := u_kind;
+                g_n := u_n;
+                is_odd := false;
+            ELSE
+                WITH uses AS MATERIALIZED (
+                    SELECT use.*, dense_rank() OVER (ORDER BY use.key COLLATE "C") AS gate
+                    FROM {schema}.gate_uses(t_options) AS use
+                )
+                SELECT own.*, gates.*
+                INTO
+                    u_text, u_gate, u_kind, u_n, u_weight, u_retries,
+                    g_key, g_kind, g_name, g_how, g_n, g_per, g_burst, is_odd
+                FROM (
+                    SELECT
+                        coalesce(array_agg(use.number), '{}'), array_agg(use.gate), array_agg(use.kind), array_agg(use.n),
+                        array_agg(use.weight), array_agg(use.is_for_retries)
+                    FROM (SELECT * FROM uses ORDER BY number, place) AS use
+                ) AS own, (
+                    SELECT
+                        coalesce(array_agg(use.key), '{}'), array_agg(use.kind), array_agg(use.name), array_agg(use.how),
+                        array_agg(use.n), array_agg(use.per), array_agg(use.burst),
+                        bool_or(use.key IS NULL OR use.kind IS NULL OR use.kind NOT IN ('limit', 'rate', 'fifo', 'scope'))
+                    FROM (SELECT DISTINCT ON (gate) * FROM uses ORDER BY gate, number, place) AS use
+                ) AS gates;
+            END IF;
         EXCEPTION WHEN data_exception THEN
             is_odd := true;
         END;
@@ -1825,6 +1946,27 @@ BEGIN
             CONTINUE;
         END IF;
         CONTINUE WHEN c_id IS NULL;
+        -- By hash: see the full joins below.
+        plain := cardinality(array_positions(c_plain, true));
+        IF cardinality(t_options) = 1 AND plain = 0 THEN
+            c_text := array_fill(1, ARRAY[cardinality(c_id)]);
+        ELSE
+            c_text := ARRAY(
+                SELECT text.number
+                FROM unnest(c_options) WITH ORDINALITY AS job (options, number)
+                FULL JOIN unnest(t_options) WITH ORDINALITY AS text (options, number) ON text.options = job.options
+                ORDER BY job.number
+            );
+        END IF;
+        IF is_fair THEN
+            c_line := ARRAY(
+                SELECT dense_rank() OVER (ORDER BY coalesce(job.tenant, '') COLLATE "C")
+                FROM unnest(c_tenant) WITH ORDINALITY AS job (tenant, number)
+                ORDER BY job.number
+            );
+        ELSE
+            c_line := array_fill(1, ARRAY[cardinality(c_id)]);
+        END IF;
         IF within IS NOT NULL THEN
             EXIT WHEN is_fair;
             number := coalesce((
@@ -1844,6 +1986,7 @@ BEGIN
             c_tenant := c_tenant[:number];
             c_weight := c_weight[:number];
             c_cut := c_cut[:number];
+            plain := 0;
         END IF;
 
         -- The locks; then what the gates have.
@@ -1860,43 +2003,16 @@ BEGIN
         now_us := {schema}.micros(at);
         g_limits := ARRAY(SELECT key FROM unnest(g_key, g_kind) AS wanted (key, kind) WHERE kind = 'limit');
         BEGIN
+            -- The permits of limits. A full join is one by hash: the planner expects ten rows here, and would compare each
+            -- gate with each. As gate_used has it; and what this session has, with its heaviest.
             SELECT
-                array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per), array_agg(gate.how),
-                array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.used), array_agg(gate.own),
-                array_agg(gate.most), array_agg(gate.permits), array_agg(gate.turn), array_agg(gate.first),
-                bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
-            INTO
-                g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_used, g_own, g_most, g_permits, g_turn, g_first,
-                is_odd
+                array_agg(gate.used), array_agg(gate.own), array_agg(gate.most), array_agg(gate.permits)
+            INTO g_used, g_own, g_most, g_permits
             FROM (
                 SELECT
-                    wanted.kind, gate.state, {schema}.micros(gate.open_at) AS open_at, limit_set.spec IS NOT NULL AS is_set,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.n
-                        ELSE (limit_set.spec::jsonb ->> 'n')::bigint END AS n,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.per
-                        ELSE coalesce((limit_set.spec::jsonb ->> 'per')::bigint, 0) END AS per,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.how
-                        ELSE coalesce(limit_set.spec::jsonb ->> 'how', 'sliding') END AS how,
-                    CASE WHEN limit_set.spec IS NULL THEN wanted.burst
-                        ELSE coalesce((limit_set.spec::jsonb ->> 'burst')::bigint, 0) END AS burst,
                     coalesce(held.used, 0) AS used, coalesce(held.own, 0) AS own, coalesce(held.most, 0) AS most,
-                    coalesce(held.permits, 0) AS permits,
-                    CASE wanted.kind WHEN 'fifo' THEN (
-                        SELECT permit.job FROM {schema}.permit WHERE permit.gate = wanted.key AND permit.token IS NULL
-                    ) END AS turn,
-                    CASE wanted.kind WHEN 'fifo' THEN (
-                        SELECT job.id
-                        FROM {schema}.job
-                        WHERE job.fifo = substr(wanted.key, 6)
-                        ORDER BY job.fifo, job.seq, job.id
-                        LIMIT 1
-                    ) END AS first
-                FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
-                    AS wanted (key, kind, name, n, per, how, burst, number)
-                LEFT JOIN {schema}.gate ON gate.key = CASE WHEN wanted.kind IN ('rate', 'scope') THEN wanted.key END
-                LEFT JOIN {schema}.limit_set ON limit_set.name = wanted.name
-                -- As gate_used has it; and what this session has, with its heaviest. All of these gates are wanted. A full
-                -- join is one by hash: the planner expects ten rows here, and would compare each gate with each.
+                    coalesce(held.permits, 0) AS permits
+                FROM unnest(g_key) WITH ORDINALITY AS wanted (key, number)
                 FULL JOIN (
                     SELECT
                         one.gate,
@@ -1917,6 +2033,58 @@ BEGIN
                 ) AS held ON held.gate = wanted.key
                 ORDER BY wanted.number
             ) AS gate;
+            -- What is set for the fleet, once for each name: many keys have one.
+            SELECT coalesce(jsonb_object_agg(limit_set.name, limit_set.spec::jsonb), '{}') INTO settings
+            FROM {schema}.limit_set
+            WHERE limit_set.name = ANY (ARRAY(SELECT DISTINCT name FROM unnest(g_name) AS name));
+            is_odd := false;
+            g_set := array_fill(settings <> '{}', ARRAY[cardinality(g_key)]);
+            IF cardinality(g_limits) = cardinality(g_key) AND (
+                settings = '{}' OR (SELECT bool_and(name = g_name[1]) FROM unnest(g_name) AS name)
+            ) THEN
+                g_state := array_fill(NULL::text, ARRAY[cardinality(g_key)]);
+                g_open := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
+                g_turn := array_fill(NULL::uuid, ARRAY[cardinality(g_key)]);
+                g_first := g_turn;
+                IF settings <> '{}' THEN
+                    g_n := array_fill((settings -> g_name[1] ->> 'n')::bigint, ARRAY[cardinality(g_key)]);
+                END IF;
+            ELSE
+                SELECT
+                    array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per),
+                    array_agg(gate.how), array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.turn),
+                    array_agg(gate.first),
+                    bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
+                INTO g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_turn, g_first, is_odd
+                FROM (
+                    SELECT
+                        wanted.kind, gate.state, {schema}.micros(gate.open_at) AS open_at, wanted.spec IS NOT NULL AS is_set,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.n ELSE (wanted.spec ->> 'n')::bigint END AS n,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.per
+                            ELSE coalesce((wanted.spec ->> 'per')::bigint, 0) END AS per,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.how
+                            ELSE coalesce(wanted.spec ->> 'how', 'sliding') END AS how,
+                        CASE WHEN wanted.spec IS NULL THEN wanted.burst
+                            ELSE coalesce((wanted.spec ->> 'burst')::bigint, 0) END AS burst,
+                        CASE wanted.kind WHEN 'fifo' THEN (
+                            SELECT permit.job FROM {schema}.permit WHERE permit.gate = wanted.key AND permit.token IS NULL
+                        ) END AS turn,
+                        CASE wanted.kind WHEN 'fifo' THEN (
+                            SELECT job.id
+                            FROM {schema}.job
+                            WHERE job.fifo = substr(wanted.key, 6)
+                            ORDER BY job.fifo, job.seq, job.id
+                            LIMIT 1
+                        ) END AS first
+                    FROM (
+                        SELECT given.*, CASE WHEN settings ? given.name THEN settings -> given.name END AS spec
+                        FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
+                            AS given (key, kind, name, n, per, how, burst, number)
+                    ) AS wanted
+                    LEFT JOIN {schema}.gate ON gate.key = CASE WHEN wanted.kind IN ('rate', 'scope') THEN wanted.key END
+                    ORDER BY wanted.number
+                ) AS gate;
+            END IF;
             g_level := array_fill(NULL::double precision, ARRAY[cardinality(g_key)]);
             g_kept := array_fill(NULL::jsonb, ARRAY[cardinality(g_key)]);
             g_took := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
@@ -1967,29 +2135,38 @@ BEGIN
                 ORDER BY use.place
             );
         END IF;
-        SELECT
-            array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
-            array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
-        INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
-        FROM (
+        IF is_straight THEN
+            t_from := u_text;
+            t_to := u_text;
+            t_gate := u_text;
+            t_scoped := array_fill(false, ARRAY[cardinality(u_text)]);
+            t_retried := t_scoped;
+            is_simple := true;
+        ELSE
             SELECT
-                given.text,
-                coalesce(min(use.place), 1)::integer AS first,
-                coalesce(max(use.place), 0)::integer AS last,
-                coalesce(bool_or(use.kind = 'scope' OR (use.is_slow AND NOT use.is_for_retries)), false) AS is_scoped,
-                coalesce(bool_or(use.is_slow AND use.is_for_retries), false) AS is_retried,
-                min(use.gate)::integer AS gate,
-                count(use.place) <= 1
-                    AND coalesce(bool_and(NOT (use.kind = 'scope' OR use.is_slow OR use.is_for_retries)), true) AS is_simple
-            FROM generate_series(1, cardinality(t_options)) AS given (text)
-            FULL JOIN (
-                SELECT use.*, use.kind = 'rate' AND g_n[use.gate] * 1000000 < 1000 * g_per[use.gate] AS is_slow
-                FROM unnest(u_text, u_gate, u_kind, u_retries) WITH ORDINALITY
-                    AS use (text, gate, kind, is_for_retries, place)
-            ) AS use ON use.text = given.text
-            GROUP BY given.text
-            ORDER BY given.text
-        ) AS own;
+                array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
+                array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
+            INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
+            FROM (
+                SELECT
+                    given.text,
+                    coalesce(min(use.place), 1)::integer AS first,
+                    coalesce(max(use.place), 0)::integer AS last,
+                    coalesce(bool_or(use.kind = 'scope' OR (use.is_slow AND NOT use.is_for_retries)), false) AS is_scoped,
+                    coalesce(bool_or(use.is_slow AND use.is_for_retries), false) AS is_retried,
+                    min(use.gate)::integer AS gate,
+                    count(use.place) <= 1
+                        AND coalesce(bool_and(NOT (use.kind = 'scope' OR use.is_slow OR use.is_for_retries)), true) AS is_simple
+                FROM generate_series(1, cardinality(t_options)) AS given (text)
+                FULL JOIN (
+                    SELECT use.*, use.kind = 'rate' AND g_n[use.gate] * 1000000 < 1000 * g_per[use.gate] AS is_slow
+                    FROM unnest(u_text, u_gate, u_kind, u_retries) WITH ORDINALITY
+                        AS use (text, gate, kind, is_for_retries, place)
+                ) AS use ON use.text = given.text
+                GROUP BY given.text
+                ORDER BY given.text
+            ) AS own;
+        END IF;
         -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other. How
         -- many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
         is_simple := is_simple AND NOT is_fair AND NOT is_ruled;
@@ -2029,7 +2206,6 @@ BEGIN
                 ) AS one
             ) AS gate;
         END IF;
-        plain := (SELECT count(*) FROM unnest(c_plain) AS one WHERE one);
         -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
         IF is_fair THEN
             SELECT
@@ -2071,7 +2247,20 @@ BEGIN
         g_free := g_turn;
         l_ended := array_fill(NULL::double precision, ARRAY[cardinality(l_next)]);
         is_again := false;
-        IF is_simple THEN
+        IF is_simple AND plain = 0 AND array_position(c_place, NULL) IS NULL AND (
+            SELECT bool_and(g_kind[wanted.gate] <> 'fifo' AND wanted.number <= g_room[wanted.gate])
+            FROM (SELECT t_gate[text] AS gate, count(*) AS number FROM unnest(c_text[:room]) AS text GROUP BY 1) AS wanted
+            WHERE wanted.gate IS NOT NULL
+        ) THEN
+            -- The gates have room for as many candidates as are wanted.
+            drawn := c_id[:room];
+            drawn_at := c_place[:room];
+            drawn_text := c_text[:room];
+            has_room := true;
+        ELSE
+            has_room := false;
+        END IF;
+        IF is_simple AND NOT has_room THEN
             WITH asked AS MATERIALIZED (
                 SELECT
                     job.number, job.id, job.text, job.is_plain, job.place AS at, t_gate[job.text] AS gate,
@@ -2106,6 +2295,8 @@ BEGIN
                 count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
             INTO drawn, drawn_at, drawn_text, plain_places, held, held_at, is_again
             FROM (SELECT * FROM judged ORDER BY judged.number) AS judged;
+        END IF;
+        IF is_simple THEN
             IF has_rate THEN
                 FOR g, number IN
                     SELECT t_gate[text], count(*) FROM unnest(drawn_text) AS text WHERE text > 0 GROUP BY 1
@@ -2445,11 +2636,11 @@ CREATE TABLE {schema}.signal (
 CREATE INDEX signal_untaken ON {schema}.signal (name, sent_at, id) WHERE taken_by IS NULL;
 COMMENT ON INDEX {schema}.signal_untaken IS 'serves take_signal and unblock';
 CREATE INDEX signal_taken ON {schema}.signal (taken_by, wanted_by) WHERE taken_by IS NOT NULL;
-COMMENT ON INDEX {schema}.signal_taken IS 'serves take_signal, for who has taken one before';
+COMMENT ON INDEX {schema}.signal_taken IS 'serves take_signal, for a job that has taken one before';
 CREATE INDEX signal_sent ON {schema}.signal (sent_at);
 COMMENT ON INDEX {schema}.signal_sent IS 'serves prune';
 
--- Who waits for what. A row whose job is not blocked says nothing, and goes when somebody meets it.
+-- Which job waits for what. A row whose job is not blocked has no meaning; the next verb that reads it deletes it.
 CREATE TABLE {schema}.waiting (
     job uuid NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -2467,8 +2658,8 @@ COMMENT ON INDEX {schema}.waiting_key IS 'serves unblock';
 CREATE INDEX waiting_until ON {schema}.waiting (until) WHERE until IS NOT NULL;
 COMMENT ON INDEX {schema}.waiting_until IS 'serves unblock';
 
--- Keys that somebody may wait for and that may have come: written with the change, taken up by unblock once that
--- is committed. Insert and delete only, so nobody waits for anybody here.
+-- Keys that a job may wait for and that may have come: written with the change, taken up by unblock once that
+-- is committed. Rows are only inserted and deleted, so no transaction waits for another here.
 CREATE TABLE {schema}.recheck (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key text COLLATE "C" NOT NULL
@@ -2479,7 +2670,7 @@ CREATE TABLE {schema}.recheck (
     vacuum_truncate = off
 );
 
--- The end of a job that is waited for together with others wakes who looks at that only where it may be the last: while
+-- The end of a job that is waited for together with others wakes the promoter only where it may be the last: while
 -- one of the others is not even claimed, all looks are in vain. The key is written down at every end, as before. Of
 -- several that end at once the one that looks last finds none unclaimed, and rings.
 CREATE FUNCTION {schema}.is_unclaimed_left(together text) RETURNS boolean
@@ -2512,7 +2703,7 @@ DECLARE
     place integer;
     together text;
 BEGIN
-    IF current_setting('winch.told', true) = OLD.headers THEN
+    IF current_setting('winch.noted', true) = OLD.headers THEN
         RETURN NULL;
     END IF;
     place := strpos(OLD.headers, '"winch-awaited":"all:');
@@ -2523,7 +2714,7 @@ BEGIN
             PERFORM {schema}.ring(NULL, true);
         END IF;
         IF strpos(OLD.headers, '+job"') = 0 THEN
-            PERFORM set_config('winch.told', OLD.headers, true);
+            PERFORM set_config('winch.noted', OLD.headers, true);
             RETURN NULL;
         END IF;
     END IF;
@@ -2690,21 +2881,21 @@ BEGIN
 END
 $$;
 
--- Final jobs that somebody still needs are kept past their time: their parent is live, somebody waits for their key, or a
+-- Final jobs that are still needed are kept past their time: their parent is live, a job waits for their key, or a
 -- live member of their flow was stored with members before it. All ids of one flow begin alike.
 CREATE FUNCTION {schema}.still_awaited(headers text) RETURNS boolean
     LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    said text := substring(headers FROM '"winch-awaited":"([^"]*)"');
+    awaited text := substring(headers FROM '"winch-awaited":"([^"]*)"');
     flow text := substring(headers FROM '"winch-flow":"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22})"');
 BEGIN
-    IF starts_with(said, 'all:') THEN
-        IF EXISTS (SELECT FROM {schema}.waiting WHERE key = left(said, 34)) THEN
+    IF starts_with(awaited, 'all:') THEN
+        IF EXISTS (SELECT FROM {schema}.waiting WHERE key = left(awaited, 34)) THEN
             RETURN true;
         END IF;
-    ELSIF said ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN
-        IF EXISTS (SELECT FROM {schema}.job WHERE id = said::uuid) THEN
+    ELSIF awaited ~ '^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$' THEN
+        IF EXISTS (SELECT FROM {schema}.job WHERE id = awaited::uuid) THEN
             RETURN true;
         END IF;
     END IF;
@@ -2740,9 +2931,9 @@ BEGIN
     BEGIN
         PERFORM {schema}.make_partitions(now);
     EXCEPTION WHEN lock_not_available THEN
-        NULL; -- somebody reads the net for long; there is time until tomorrow
+        NULL; -- another session reads the default partition for long; there is time until tomorrow
     END;
-    -- Jobs that somebody still needs leave the partitions that are about to go. None comes into these any more.
+    -- Jobs that are still needed leave the partitions that are about to go. No more jobs come into these.
     UPDATE {schema}.archive
     SET drop_on = utc::date + 2
     WHERE drop_on <= utc::date
@@ -2776,7 +2967,7 @@ BEGIN
                 END IF;
                 EXECUTE format('DROP TABLE %s', part.name);
             EXCEPTION WHEN lock_not_available THEN
-                gone := 0; -- somebody reads the archive for long (a dump); the next call tries again
+                gone := 0; -- another session reads the archive for long (a dump); the next call tries again
             END;
         ELSIF total < most
             -- Only these may hold jobs whose time is over although the partition's day has not come.

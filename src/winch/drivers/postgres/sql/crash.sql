@@ -40,7 +40,7 @@ locked AS MATERIALIZED (
         FOR UPDATE
     ) AS job
 ),
-told AS MATERIALIZED (
+grown AS MATERIALIZED (
     SELECT
         id, token, is_cancelled, is_guilty, has_undo,
         CASE
@@ -57,9 +57,9 @@ told AS MATERIALIZED (
 ),
 held AS MATERIALIZED (
     SELECT
-        told.*,
+        grown.*,
         {schema}.recent(history, 'crashed', clock.now - make_interval(secs => :window_seconds)) AS times
-    FROM told, clock
+    FROM grown, clock
 ),
 decided AS MATERIALIZED (
     SELECT
@@ -92,7 +92,7 @@ gone AS (
     USING decided
     WHERE job.id = decided.id
         AND decided.next <> 'ready'
-    RETURNING job.*, decided.next, decided.times, decided.history AS told, decided.is_guilty
+    RETURNING job.*, decided.next, decided.times, decided.history AS grown_history, decided.is_guilty
 ),
 kept AS (
     INSERT INTO {schema}.archive (
@@ -112,7 +112,7 @@ kept AS (
         claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
         progress, checkpoint, log,
-        told,
+        grown_history,
         NULL,
         CASE next
             WHEN 'dead' THEN 'crashed ' || times || ' times; last cause: ' || :cause::text

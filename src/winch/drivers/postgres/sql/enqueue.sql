@@ -65,14 +65,14 @@ SELECT clock.now, CASE WHEN EXISTS (
 ) THEN pg_notify('winch_' || md5('{schema}'), json_build_array(:queue::text)::text) END
 FROM clock;
 
--- enqueue.one: the same for one job with nothing but its arguments, in a transaction of its own. No part of it is run
+-- enqueue.one: the same for one job with nothing but its arguments and its gates, in a transaction of its own. No part of it is run
 -- for its own sake: that is a sixth of the server's time. Where a worker waits for the queue, the job asks for the
 -- worker's offer by a fence below zero: the trigger job_is_handed_over takes the offer, or rings. Never in the
 -- transaction of a caller, where the offer that was taken would be of no use until that ends. With `is_noted` the
 -- triggers for events learn the verb in the statement itself: a transaction of several would hold the offer for longer.
 -- The clock is that of the statement's arrival, which is the same wherever the statement names it.
 INSERT INTO {schema}.job (
-    id, created_at, run_at, sort_key, fence, version, priority, state, queue, task, args, max_attempts
+    id, created_at, run_at, sort_key, fence, version, priority, state, queue, task, args, max_attempts, fifo, seq, options
 )
 SELECT
     :id::uuid, statement_timestamp(), statement_timestamp(),
@@ -83,7 +83,8 @@ SELECT
         ) THEN -1
         ELSE 0
     END,
-    :version::integer, :priority::integer, 'ready', :queue::text, :task::text, :args::text, :max_attempts::integer
+    :version::integer, :priority::integer, 'ready', :queue::text, :task::text, :args::text, :max_attempts::integer,
+    :fifo::text, CASE WHEN :fifo::text IS NOT NULL THEN {schema}.next_seq() END, :options::text
 WHERE CASE
     WHEN :is_noted::boolean THEN set_config('winch.at', '', true) || set_config('winch.verb', 'enqueue', true) <> ''
     ELSE true
@@ -261,7 +262,7 @@ begun AS (
     ON CONFLICT (job, key) DO NOTHING
     RETURNING key
 ),
-told AS (
+noted AS (
     INSERT INTO {schema}.recheck (key)
     SELECT DISTINCT key
     FROM begun

@@ -73,8 +73,8 @@ SELECT CASE WHEN NOT is_whole THEN ARRAY(SELECT id::text FROM gone) END
 FROM counted;
 
 -- finish.gated: running -> completed, for jobs with gates, with all their permits. Fenced by (id, token), pairwise. Locks: the
--- gates, then the job rows. Returns the ids that took; NULL where nothing is done: see complete_gated.
-SELECT ended::text[]
+-- gates, then the job rows. Returns how many took, NULL where nothing is done (see complete_gated); and which, where it is not all.
+SELECT cardinality(ended), CASE WHEN cardinality(ended) < cardinality(:ids::uuid[]) THEN ended::text[] END
 FROM {schema}.complete_gated(:ids::uuid[], :tokens::uuid[], :results::jsonb, :result::text, :now::timestamptz);
 
 -- finish.other: running -> retrying | scheduled | blocked | ready | cancelled | dead.
@@ -216,7 +216,7 @@ begun AS (
     ON CONFLICT (job, key) DO NOTHING
     RETURNING key
 ),
-told AS (
+noted AS (
     INSERT INTO {schema}.recheck (key)
     SELECT DISTINCT key
     FROM begun

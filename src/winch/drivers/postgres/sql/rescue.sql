@@ -70,7 +70,7 @@ locked AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS job
 ),
-told AS MATERIALIZED (
+grown AS MATERIALIZED (
     SELECT
         id, token, session, is_cancelled, has_undo,
         {schema}.grown(history, {schema}.entry(
@@ -81,9 +81,9 @@ told AS MATERIALIZED (
 ),
 held AS MATERIALIZED (
     SELECT
-        told.*,
+        grown.*,
         {schema}.recent(history, 'rescued', clock.now - make_interval(secs => :window_seconds)) AS times
-    FROM told, clock
+    FROM grown, clock
 ),
 decided AS MATERIALIZED (
     SELECT
@@ -114,7 +114,7 @@ gone AS (
     USING decided
     WHERE job.id = decided.id
         AND decided.next <> 'ready'
-    RETURNING job.*, decided.next, decided.times, decided.history AS told
+    RETURNING job.*, decided.next, decided.times, decided.history AS grown_history
 ),
 kept AS (
     INSERT INTO {schema}.archive (
@@ -132,7 +132,7 @@ kept AS (
         is_given_id, next, queue, task, args, session, ended_token, claimed_at, expires_at,
         cancel_requested_at, keep_seconds, max_attempts, tenant, fifo, seq, unique_key, tags, headers, options,
         progress, checkpoint, log,
-        told,
+        grown_history,
         NULL,
         CASE next
             WHEN 'dead' THEN 'rescued ' || times || ' times; last cause: ' || :cause::text

@@ -10,7 +10,7 @@ sent AS (
     ON CONFLICT DO NOTHING
     RETURNING name
 ),
-told AS (
+noted AS (
     INSERT INTO {schema}.recheck (key)
     SELECT 'signal:' || name
     FROM sent

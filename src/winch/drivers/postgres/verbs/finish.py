@@ -101,8 +101,12 @@ class FinishVerbs:
         if not _are_short(outcomes):
             return None
         values = _write_gated(outcomes, now)
-        ((took,),) = yield self._base.statement("finish.gated", is_alone=True, **values)
-        return None if took is None else (yield from self._took(outcomes, set(took), now))
+        ((number, took),) = yield self._base.statement("finish.gated", is_alone=True, **values)
+        if number is None:
+            return None
+        if took is None:
+            return [Answer.TOOK] * len(outcomes)
+        return (yield from self._took(outcomes, set(took), now))
 
     def _took(
         self, outcomes: Sequence[Finish], took: set[str], now: datetime | None

@@ -22,6 +22,8 @@ from winch.storage.decide.schedules import (
     ScheduleRows,
     ScheduleRun,
     changed,
+    is_new_job,
+    is_repeated,
     needs_live,
     with_held,
 )
@@ -113,7 +115,9 @@ class ScheduleVerbs:
     def _write_runs(
         self, name: str, effect: Effect, now: datetime | None
     ) -> Body[tuple[ScheduleRun, ...]]:
-        ids = [run.job for run in effect.runs if run.kind is RunKind.ENQUEUED]
+        ids = [
+            run.job for run, job in zip(effect.runs, effect.jobs, strict=True) if is_new_job(run, job)
+        ]
         stored: set[str] = set()
         if ids:  # a job may outlive the run of its window
             found = yield self._base.statement("change_schedule.stored", ids=ids)
@@ -121,7 +125,7 @@ class ScheduleVerbs:
         pairs = [
             (run, job)
             for run, job in zip(effect.runs, effect.jobs, strict=True)
-            if run.kind is not RunKind.ENQUEUED or run.job not in stored
+            if not (is_new_job(run, job) and run.job in stored)
         ]
         if not pairs:
             return ()
@@ -159,7 +163,7 @@ class ScheduleVerbs:
                     job=run.job,
                     note=run.note,
                 )
-            elif run.kind is RunKind.TRIGGERED and not answers[run.job or ""].is_new:
+            elif is_repeated(run, answers):
                 yield self._base.statement("change_schedule.again", name=name, window_at=run.window)
                 continue
             kept.append(run)

@@ -59,8 +59,8 @@ class ClaimingRedisBell(RedisBell):
 
     async def arm(self) -> None:
         self._rang.clear()
-        if time.monotonic() > self._said_until - WAITING / 2:
-            self._said_until = time.monotonic() + WAITING
+        if time.monotonic() > self._announced_until - WAITING / 2:
+            self._announced_until = time.monotonic() + WAITING
             try:
                 await self._announce(self._waiter, sorted(self.names))
             except WinchError as error:
@@ -71,7 +71,7 @@ class ClaimingRedisBell(RedisBell):
         try:
             heard, reply = await _run_after(self._pool, self._pop(timeout), next(steps))
             if heard is not None:
-                self._said_until = 0.0  # the script that rang has taken the name away
+                self._announced_until = 0.0  # the script that rang has taken the name away
             if isinstance(heard, Exception):
                 await asyncio.sleep(min(timeout, 0.5))  # refused at once: not again at once
             while True:
@@ -92,7 +92,7 @@ class ClaimingRedisBell(RedisBell):
                 await asyncio.sleep(min(left, 0.5))
                 continue
             if heard is not None:
-                self._said_until = 0.0
+                self._announced_until = 0.0
                 return True
         return False
 

@@ -12,9 +12,9 @@
 local ids, tokens, results = A.done[1], A.done[2], A.done[3]
 local answers, apart, ends = complete(ids, tokens, results)
 leave_gates(ends)
-local others, told = end_others(ids, results, apart, A.others, finish), #ids
+local others, done_answers = end_others(ids, results, apart, A.others, finish), #ids
 for i = 1, #ids do
-  if not answers[i] then answers[i], told = look_up(ids[i], tokens[i], 'completed'), answers end
+  if not answers[i] then answers[i], done_answers = look_up(ids[i], tokens[i], 'completed'), answers end
 end
 done()
-return {told, others}
+return {done_answers, others}

@@ -34,9 +34,9 @@ local function end_claim(j, o)
 end
 
 for _, one in ipairs(ends) do note_key(one.uses) end
-local others, told = end_others(ids, results, apart, A.others, end_claim), #ids
+local others, done_answers = end_others(ids, results, apart, A.others, end_claim), #ids
 for i = 1, #ids do
-  if not answers[i] then answers[i], told = look_up(ids[i], tokens[i], 'completed'), answers end
+  if not answers[i] then answers[i], done_answers = look_up(ids[i], tokens[i], 'completed'), answers end
 end
 
 -- The next members that have no other gate and no tenant, by id.
@@ -168,4 +168,4 @@ for _, queue in ipairs(A.queues) do
   end
 end
 done()
-return {told, others, out}
+return {done_answers, others, out}

@@ -1,6 +1,6 @@
 -- sessions: what the store knows of sessions.
 -- A:      is_ended_too; or only: one session
--- Return: for each: {id, said, end of lease, beats, running, ended}
+-- Return: for each: {id, facts, end of lease, beats, running, ended}
 -- Keys:   alive, ended, sess, beats, held
 -- flags:  no-writes
 -- parts:
@@ -14,10 +14,10 @@ else
   end
 end
 for _, session in ipairs(ids) do
-  local said = call('HGET', K.sess, session)
-  if said then
+  local facts = call('HGET', K.sess, session)
+  if facts then
     out[#out + 1] = {
-      session, said, call('ZSCORE', K.alive, session) or '0', call('HGET', K.beats, session) or '0',
+      session, facts, call('ZSCORE', K.alive, session) or '0', call('HGET', K.beats, session) or '0',
       call('SCARD', K.held(session)), call('HGET', K.ended, session),
     }
   end

@@ -112,17 +112,17 @@ class RedisBell:
         self._listener = listener
         self._rang = asyncio.Event()
         # Its name is beside the queue until it rings, or for so long.
-        self._said_until = 0.0
+        self._announced_until = 0.0
         listener.add(self)
 
     def ring(self) -> None:
-        self._said_until = 0.0
+        self._announced_until = 0.0
         self._rang.set()
 
     async def arm(self) -> None:
         self._rang.clear()
-        if time.monotonic() > self._said_until - WAITING / 2:
-            self._said_until = time.monotonic() + WAITING
+        if time.monotonic() > self._announced_until - WAITING / 2:
+            self._announced_until = time.monotonic() + WAITING
             await self._listener.announce(sorted(self.names))
 
     async def wait(self, timeout: float) -> bool:

@@ -46,7 +46,7 @@ WITH ended (id, headers) AS MATERIALIZED (
     WHERE winch_job.headers <> '{}'
         AND instr(winch_job.headers, '"winch-awaited"') > 0
 ),
-told (key) AS (
+come (key) AS (
     SELECT 'job:' || id
     FROM ended
     WHERE instr(headers, '"winch-awaited":"all:') = 0
@@ -58,5 +58,5 @@ told (key) AS (
 )
 INSERT INTO winch_recheck (key)
 SELECT key
-FROM told
+FROM come
 WHERE key IS NOT (SELECT key FROM winch_recheck ORDER BY seq DESC LIMIT 1);

@@ -170,7 +170,7 @@ def leave_turns(ids: Sequence[str], at: int) -> Body[None]:
 
 
 def open_gates(keys: Iterable[str], at: int) -> Body[int]:
-    """Make ready whom these gates let through now."""
+    """Make ready the jobs that these gates let through now."""
     count = 0
     for key in keys:
         count += yield from _open(key, at)

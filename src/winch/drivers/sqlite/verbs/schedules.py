@@ -23,6 +23,8 @@ from winch.storage.decide.schedules import (
     ScheduleRun,
     changed,
     gives_way,
+    is_new_job,
+    is_repeated,
     needs_live,
     with_held,
 )
@@ -94,21 +96,18 @@ class ScheduleVerbs:
         windows = to_json([to_micros(run.window) for run in effect.runs])
         rows = yield from query("change_schedule.taken", name=name, windows=windows)
         there = {from_micros(window): RunKind(kind) for window, kind in rows}
-        ids = [run.job for run in effect.runs if run.kind is RunKind.ENQUEUED]
+        pairs = list(zip(effect.runs, effect.jobs, strict=True))
+        ids = [run.job for run, job in pairs if is_new_job(run, job)]
         stored = set()
         if ids:  # a job may outlive the run of its window
             stored = {row[0] for row in (yield from query("change_schedule.stored", ids=to_json(ids)))}
         taken = {
             run.window
-            for run in effect.runs
+            for run, job in pairs
             if (run.window in there and not gives_way(there[run.window], run.kind))
-            or (run.kind is RunKind.ENQUEUED and run.job in stored)
+            or (is_new_job(run, job) and run.job in stored)
         }
-        jobs = [
-            job
-            for job, run in zip(effect.jobs, effect.runs, strict=True)
-            if job is not None and run.window not in taken
-        ]
+        jobs = [job for run, job in pairs if job is not None and run.window not in taken]
         answers: dict[str, Enqueued] = {}
         if jobs:
             made = yield from self._enqueue.enqueue(jobs, now=now).steps()
@@ -118,7 +117,7 @@ class ScheduleVerbs:
             for run in with_held(effect.runs, answers)
             if run.window not in taken
             # A trigger that was repeated has its row already.
-            and (run.kind is not RunKind.TRIGGERED or answers[run.job or ""].is_new)
+            and not is_repeated(run, answers)
         )
         yield Step.each(
             "change_schedule.run",

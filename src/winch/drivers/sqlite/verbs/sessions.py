@@ -59,11 +59,11 @@ class SessionVerbs:
             yield from query("end_session", session=session, reason=reason, now=at)
             ids = [row[0] for row in (yield from query("end_session.running", session=session))]
             jobs = yield from read_jobs(ids)
-            guilty = {(ref.id, ref.token) for ref in crash.claims} if crash else set()
+            culprits = {(ref.id, ref.token) for ref in crash.claims} if crash else set()
             moment = from_micros(at)
             taken, back = [], []
             for job in (jobs[i] for i in ids):
-                if crash and (job.id, job.token) in guilty:
+                if crash and (job.id, job.token) in culprits:
                     changed = changes.suspected(job, "crashed", crash.cause, moment, crash.rule)
                 else:
                     changed = changes.given_back(job, moment)

@@ -105,7 +105,7 @@ class Collecting:
             attempt.is_together = True
             self._jobs.show(attempt)
             self._jobs.attempts[attempt.key] = attempt
-            self._recorder.tell("started", attempt.claim)
+            self._recorder.publish("started", attempt.claim)
         self._jobs.recycling.started(len(attempts))
         try:
             ended = await self._executor.run_together(attempts, plans)

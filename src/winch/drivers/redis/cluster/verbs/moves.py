@@ -18,6 +18,7 @@ from winch.drivers.redis.cluster.verbs.enqueue import ClusterEnqueueVerbs
 from winch.drivers.redis.verbs.base import Body
 from winch.drivers.redis.verbs.enqueue import fenced
 from winch.drivers.redis.verbs.moves import MoveVerbs
+from winch.storage.decide.schedules import SCHEDULE_HEADER
 from winch.storage.decide.unique import Holder
 from winch.storage.params import Enqueued, NewJob
 from winch.storage.parcels import NO_PARCEL, Parcel, is_tied
@@ -119,5 +120,6 @@ def _part_of(job: JobRecord) -> int:
         or job.fifo is not None
         or is_gated(job.options)
         or is_tied(job)
+        or SCHEDULE_HEADER in job.headers  # its schedule, at home, counts it
     )
     return HOME if is_at_home else shard_of(job.id)

@@ -5,11 +5,11 @@
 --          `budget`: a limit for all runs together, for scripts that have a limit
 -- Return:  the reply to each part, or its error; TRYAGAIN where this node does not have (all of) it now
 local WORDS = ARGV
-local said = cmsgpack.unpack(WORDS[1])
-local bell = said.bell
+local call_args = cmsgpack.unpack(WORDS[1])
+local bell = call_args.bell
 if type(redis.pcall('EXISTS', string.sub(bell, 1, -5) .. 'nothing')) == 'table' then bell = nil end
 
--- What the script says of itself is said once, what it is told for each run.
+-- Declared once for all runs; KEYS and ARGV change with each run.
 local KEYS, ARGV
 --ONCE--
 
@@ -20,15 +20,15 @@ end
 local function spent(reply)
   if type(reply) == 'number' then return reply end
   if reply.err then return 0 end
-  if said.name == 'rescue' then return #reply / 4 end
+  if call_args.name == 'rescue' then return #reply / 4 end
   local claims = 0
   for place = 3, #reply, 4 do claims = claims + #reply[place] end
   return claims
 end
 
-local out, before, left = {}, 1, said.budget
-for i, part in ipairs(said.parts) do
-  local given = {part[2] or said.common}
+local out, before, left = {}, 1, call_args.budget
+for i, part in ipairs(call_args.parts) do
+  local given = {part[2] or call_args.common}
   given[1].part = part[4]
   for place = 1, part[3] do given[1 + place] = WORDS[before + place] end
   before = before + part[3]

@@ -1,4 +1,4 @@
--- admit: what ends gives its permits and its turn back, and those who wait are let in: blocked -> ready.
+-- admit: an end returns its permits and its turn, and jobs that wait become ready: blocked -> ready.
 -- Jobs that this script has let in: id -> queue, envelope, state as it is stored, and the envelope's fields.
 local admitted = {}
 
@@ -177,7 +177,7 @@ local function leave_turn(j)
   end
 end
 
--- Make ready whom this gate lets through now; note when to look again for the others.
+-- Make ready the jobs that this gate lets through now; note when to look again for the others.
 local function open_gate(key)
   local ids = call('ZRANGE', K.stopped(key), 0, OPENED_AT_ONCE - 1)
   if #ids == 0 then

@@ -1,7 +1,7 @@
 -- completing: running -> completed, for jobs that return a result and nothing else: all of a call together, without
 -- their envelopes. What a claim held of gates stands in it.
 
--- Completes these claims. Answers: what each was told, nil where its claim is not live; the places of those that are to
+-- Completes these claims. Answers: the answer to each, nil where its claim is not live; the places of those that are to
 -- end one by one; what those that ended held: {id, uses, is_ended}.
 local function complete(ids, tokens, results)
   local answers, ended, states, by_session, apart, ends = {}, {}, {}, {}, {}, {}
@@ -145,8 +145,8 @@ local function complete(ids, tokens, results)
   return answers, apart, ends
 end
 
--- Ends what `complete` left, and the other outcomes of the call, in the order of the call: a breaker counts them. Answers
--- what the others were told.
+-- Ends what `complete` left, and the other outcomes of the call, in the order of the call: a breaker counts them. Returns
+-- the answers to the others.
 local function end_others(ids, results, apart, others, end_claim)
   local answers, done = {}, 1
   local function end_apart(upto)

@@ -12,13 +12,13 @@ local function gates()
 
   -- Text that was damaged by hand has no gates: the job runs rather than waits for ever.
   local function decoded(options)
-    local is_json, said = pcall(cjson.decode, options)
-    if not is_json or type(said) ~= 'table' or type(said.gates) ~= 'table' then return {} end
-    for _, use in ipairs(said.gates) do
+    local is_json, fields = pcall(cjson.decode, options)
+    if not is_json or type(fields) ~= 'table' or type(fields.gates) ~= 'table' then return {} end
+    for _, use in ipairs(fields.gates) do
       if type(use) ~= 'table' or type(use.key) ~= 'string' or type(use.kind) ~= 'string' then return {} end
       use.name, use.n, use.weight = use.name or '', tonumber(use.n) or 0, tonumber(use.weight) or 1
     end
-    return said.gates
+    return fields.gates
   end
 
   function G.uses(options)

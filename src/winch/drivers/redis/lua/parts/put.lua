@@ -34,7 +34,7 @@ local function head_start(queue, priority)
   return priority * HEAD_START * (call('SISMEMBER', K.strict, queue) == 1 and STRICT or 1)
 end
 
--- One waiter is woken for each job, the one that said so last: it is the most likely to be alive.
+-- One waiter is woken for each job, the one that began to wait last: it is the most likely to be alive.
 local function wake(name, jobs)
   local key = K.waiting(name)
   if call('EXISTS', key) == 0 then return end

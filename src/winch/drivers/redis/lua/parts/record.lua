@@ -332,7 +332,7 @@ local function ended_as(j, token)
   if j.e == token then return j.s == 'completed' and 'completed' or 'released' end
 end
 
--- What a fenced write that did not take is told. It repeats an ending only of the same kind; a requested
+-- The answer to a fenced write that did not take. It repeats an ending only of the same kind; a requested
 -- cancel had turned every end that is not final into a cancelled job. Without `to` any ending counts.
 local function look_up(id, token, to, what)
   local s = call('HGET', K.st, id)

@@ -130,10 +130,10 @@ local function replace_by(id, job)
   remember(j, {what = 'replaced', at = now})
   save_env(j)
   -- A job that waits where it waited is no event: its state is the same.
-  local told = keeps_events
-  keeps_events = told and was ~= j.s
+  local usual = keeps_events
+  keeps_events = usual and was ~= j.s
   enter(j, 'replaced', nil, nil)
-  keeps_events = told
+  keeps_events = usual
 end
 
 -- Store the jobs. Answers {is_new, holder, is_replaced} for each; or nil and an id that came twice, and

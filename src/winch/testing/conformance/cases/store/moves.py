@@ -11,21 +11,25 @@ from winch.core.flow import INPUTS_HEADER, Edge, Inputs, member_id, members_pref
 from winch.core.gates.uses import FIFO, LIMIT, GateUse, with_gates
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
-from winch.storage.decide.schedules import Adopt, Answered, Pause
+from winch.core.policy.schedule import Overlap, window_id
+from winch.storage.decide.schedules import SCHEDULE_HEADER, Adopt, Answered, Pause, RunKind, ScheduleRun
 from winch.storage.decide.unique import Holder
 from winch.storage.decide.waits import AWAITED_HEADER, Dependencies, all_key
 from winch.storage.params import NewJob, Wait
 from winch.storage.parcels import NO_PARCEL, Parcel
 from winch.testing.conformance.bench import HOUR, MINUTE, SECOND, Bench
 from winch.testing.conformance.case import case
+from winch.testing.conformance.cases.store.backfills import fill
 from winch.testing.conformance.cases.store.schedules import (
     NAME,
+    QUEUE,
     declared,
     definition,
     due,
     enqueued,
     put,
     row_of,
+    runs,
     start,
     tick,
 )
@@ -391,3 +395,47 @@ def a_paused_schedule_has_its_last_window_in_the_answer(bench: Bench) -> None:
     changed = bench.call(bench.driver.change_schedule(NAME, Pause(reason="moves"), now=bench.now))
     assert changed.row is not None
     assert changed.row.last_window == first + MINUTE
+
+
+@case()
+def an_adopted_schedule_knows_the_runs_of_its_store(bench: Bench) -> None:
+    """A job that has moved keeps the next one from overlapping; no window is filled a second time, and a
+    run that is here already stays as it is."""
+    first = start(bench)
+    defined = definition(overlap=Overlap.SKIP)
+    done_at, here, live, by_hand = (first - n * MINUTE for n in (4, 3, 2, 1))
+    job = bench.add(queue=QUEUE)
+    parcel = out(bench, 1, job)
+    assert come(bench, 1, *(replace(one, headers={SCHEDULE_HEADER: NAME}) for one in parcel.jobs))
+    done(bench, 1)
+    ended = bench.add(queue="ended")
+    (claim,) = bench.claim("ended")
+    bench.complete(claim)
+    put(bench, defined)
+    fill(bench, here)
+    (stays,) = runs(bench)
+    kinds = {
+        done_at: (RunKind.ENQUEUED, ended),
+        here: (RunKind.MISSED, None),
+        live: (RunKind.ENQUEUED, job),
+        by_hand: (RunKind.TRIGGERED, window_id(NAME, by_hand)),
+    }
+    came = tuple(
+        ScheduleRun(schedule=NAME, window=window, kind=kind, at=first, job=one)
+        for window, (kind, one) in kinds.items()
+    )
+    change = Adopt(definition=defined.text, is_code=False, last_window=first, is_held=False, runs=came)
+    for _ in range(2):  # a repeat changes nothing
+        adopt(bench, change)
+        known = {run.window: run for run in runs(bench)}
+        assert known == {run.window: run for run in came} | {here: stays}
+    assert fill(bench, done_at, live).runs == ()
+    bench.cancel(stays.job or "")
+    tick(bench)
+    bench.advance(MINUTE)
+    (run,) = tick(bench).runs
+    assert run.kind is RunKind.SKIPPED
+    bench.cancel(job)
+    bench.advance(MINUTE)
+    (run,) = tick(bench).runs
+    assert run.kind is RunKind.ENQUEUED
