@@ -93,6 +93,9 @@ def test_it_refuses_before_it_touches_anything(winch: Command, app: App, target:
     assert (refused.code, refused.out) == (2, "")
     assert "nothing was moved" in refused.err
     assert "already has live jobs" in refused.err
+    dry = winch("move", "--to", target, "--dry-run", "--json")
+    assert dry.code == 2
+    assert "already has live jobs" in dry.json["refused"][0]
     assert Mover(app.ready(), app.ready()).route() is None
 
 

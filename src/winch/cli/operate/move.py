@@ -155,13 +155,15 @@ def _dry_run(options: StoreOptions, mover: Mover, scope: Scope, *, history: bool
     reasons = checks.refusals(mover.source, mover.target, scope, mover.route())
     if options.as_json:
         emit_json({**msgspec.to_builtins(found), "refused": reasons})
-        return
-    for name, count in sorted(found.jobs.items()):
-        say(f"queue {name}: {count:,} jobs")
-    for state, count in sorted(found.by_state.items()):
-        say(f"{state}: {count:,}")
-    say(f"together {format_size(found.bytes)}, about {found.seconds:g} s")
-    for name, why in sorted(found.stays.items()):
-        remark(f"{name} stays: {why}")
-    for reason in reasons:
-        remark(f"refused: {reason}")
+    else:
+        for name, count in sorted(found.jobs.items()):
+            say(f"queue {name}: {count:,} jobs")
+        for state, count in sorted(found.by_state.items()):
+            say(f"{state}: {count:,}")
+        say(f"together {format_size(found.bytes)}, about {found.seconds:g} s")
+        for name, why in sorted(found.stays.items()):
+            remark(f"{name} stays: {why}")
+        for reason in reasons:
+            remark(f"refused: {reason}")
+    if reasons:
+        raise SystemExit(2)  # as the move itself
