@@ -86,7 +86,7 @@ def make(url: str | None = None, *, recorder: Recorder | None = None) -> LabApp:
 
     @app.task(name="remote")
     def remote(ctx: Context, seconds: float) -> None:
-        """What workers over HTTP run; in its queue no worker of ours looks."""
+        """The task of workers over HTTP; no other worker serves its queue."""
         with seen(ctx):
             busy(seconds)
 

@@ -132,7 +132,7 @@ class Producer:
         return self._call(self.rng.choice(["once", "aonce"]), self._length())
 
     def batch(self) -> int:
-        """Members and a callback, in one block. What is unknown stays so: its ids are drawn anew."""
+        """Members and a callback, in one block. An unknown outcome stays so: the next ids are new."""
         lengths = [self._length() for _ in range(self.rng.randrange(0, 4))]
         notary = self.app.notary
         assert notary is not None

@@ -176,7 +176,7 @@ class Lab:
         return self.spawn(["-m", "winch", "move", "--to", self.urls[1], "--yes", *words])
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """kill -9, with all children, which notice nothing before."""
+        """kill -9 for the process and all its children at once."""
         self.killed |= _family(process.pid)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -420,7 +420,7 @@ FILL = """
     import sys
     from tasks import app, plain, member
 
-    app.schedules.add("every-second", task="lab.tick", every="1s", overlap="skip")
+    app.schedules.add("every-second", task="lab.tick", every="1s", overlap="skip", priority="critical")
     for n in range(int(sys.argv[1])):
         plain.enqueue(n)
         if n % 4 == 0:

@@ -381,7 +381,7 @@ MUTATIONS = (
 
 
 class Judged(msgspec.Struct):
-    """What became of one."""
+    """The result of one mutation."""
 
     name: str
     store: str
@@ -390,7 +390,7 @@ class Judged(msgspec.Struct):
 
 
 def notices(witness: str, store: str, package: Path) -> str:
-    """Ask one witness; returns how it put it, or nothing when it has noticed nothing."""
+    """Run one witness; return its message, or nothing if it passes."""
     kind, _, word = witness.partition(":")
     match kind:
         case "conformance":

@@ -24,7 +24,7 @@ KEPT = RESULTS / "simulation.json"
 
 
 class Tally(msgspec.Struct, kw_only=True):
-    """What some seeds came to."""
+    """The results of some seeds."""
 
     first: int
     seeds: int = 0

@@ -50,7 +50,7 @@ SCHEDULE = "often"
 
 
 class Wire:
-    """One client's way to the store: it takes its time, loses answers, is cut off, and may be deadly."""
+    """One client's way to the store: slow, with lost answers and cuts; it may kill its process."""
 
     def __init__(self, inner: Driver, sim: Simulation, number: int, life: Life | None = None) -> None:
         self._inner = inner
@@ -424,7 +424,7 @@ async def _apause(pause: Sleep) -> None:
 
 
 def _make(sim: Simulation) -> App:
-    """An app of the world's own: a client remembers things, and each story begins without a memory."""
+    """An app for this world alone: a client caches state, and each run starts without a cache."""
     made = App(
         "memory://",
         lease=timedelta(seconds=LEASE),

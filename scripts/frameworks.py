@@ -108,7 +108,7 @@ def own_tests(framework: str, python: str, url: str) -> str:
 
 
 def environment(framework: str, version: str) -> str:
-    """The interpreter of an environment with this version, made anew when what it holds changes."""
+    """The interpreter of an environment with this version, recreated when its content changes."""
     BUILD.mkdir(parents=True, exist_ok=True)
     wanted = [*(OLDEST if version == "oldest" else NEWEST)[framework], *_TESTS]
     folder = BUILD / f"venv-{framework}-{version}"

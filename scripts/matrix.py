@@ -88,7 +88,7 @@ def python_cells(wanted: Sequence[str]) -> Iterator[Cell]:
 
 
 def environment_of(python: Path, version: str) -> Path:
-    """The interpreter of an environment with Winch and its tools, made anew when pyproject changes."""
+    """The interpreter of an environment with Winch and its tools, recreated when pyproject changes."""
     digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()[:12]
     folder = ROOT / "build" / f"python-{version}-{digest}"
     own, stamp = folder / "bin/python", folder / ".installed"

@@ -39,7 +39,7 @@ def pins(project: dict[str, object]) -> list[str]:
 
 
 def environment() -> Path:
-    """The interpreter of an environment with the oldest versions, made anew when pyproject changes."""
+    """The interpreter of an environment with the oldest versions, recreated when pyproject changes."""
     text = (ROOT / "pyproject.toml").read_bytes()
     folder = ROOT / "build" / f"oldest-{hashlib.sha256(text).hexdigest()[:12]}"
     python = folder / "bin" / "python"

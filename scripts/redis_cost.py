@@ -2,7 +2,7 @@
 
 python scripts/redis_cost.py [JOBS]
 
-One server and a cluster of three primaries without replicas, by turns, with the same jobs: enqueued
+One server and a cluster of three primaries without replicas, in turn, with the same jobs: enqueued
 by the thousand as `enqueue_many` does, claimed and finished in batches of 500 as a busy worker does.
 The output is the median of the rounds. CPU time only: it may run beside other work, at
 a higher cost.

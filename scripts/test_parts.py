@@ -327,7 +327,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def main(argv: Sequence[str]) -> int:
     options, pytest_args = parse(argv)
-    # The tests start more than a thousand processes: each would compile the package anew, half a second.
+    # The tests start more than a thousand processes: each would compile the package, half a second.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if options.slow:
         os.environ["WINCH_TEST_ALL"] = "1"  # a program that could be installed must be there

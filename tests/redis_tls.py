@@ -15,7 +15,7 @@ DAY = timedelta(days=1)
 
 
 class Authority:
-    """Made anew for each run of the tests; only the tests trust it."""
+    """Made for each run of the tests; only the tests trust it."""
 
     def __init__(self, name: str = "Winch tests") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())

@@ -22,7 +22,7 @@ func TestAnOrderIsAnsweredOnce(t *testing.T) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/sessions"):
 			w.WriteHeader(201)
-			fmt.Fprint(w, `{"beat_seconds": 0.05}`)
+			fmt.Fprint(w, `{"beat_seconds": 0.2}`)
 		case strings.HasSuffix(r.URL.Path, "/heartbeat"):
 			answered.Add(int32(len(body.Answers)))
 			if beats.Add(1) == 1 {

@@ -44,7 +44,7 @@ class Deaf(NetworkFault):
         return f"{self.unheard} notifications swallowed" if self.unheard else ""
 
     def judge(self, history: History, verdict: Verdict) -> list[Violation]:
-        """The poll covers it: ready jobs do not lie around while slots are free."""
+        """Polls make up for lost wake-ups: no ready job waits while slots are free."""
         return steady(history)
 
 

@@ -323,7 +323,7 @@ class Backlog(Fault):
         app.close()
 
     def heal(self) -> None:
-        """They are taken away behind Winch's back: nothing of them is to be judged."""
+        """The fault deletes them behind Winch's back, so they are not judged."""
         table = "winch_job" if isinstance(self.run.store, Sqlite) else "winch.job"
         with self.run.app.transaction() as conn:
             self.left = conn.execute(f"DELETE FROM {table} WHERE queue = 'someday'").rowcount

@@ -42,7 +42,7 @@ class KillScheduler(Fault):
                 self._start()
 
     def heal(self) -> None:
-        """The ones that are left would still die."""
+        """The workers that are left would still die of the poison job."""
         for worker in list(self.run.workers):
             if worker.process.poll() is None:
                 worker.kill_all()

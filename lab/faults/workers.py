@@ -78,7 +78,7 @@ class StopWorker(Fault):
                 return
 
     def _busy(self) -> Worker | None:
-        """A worker with jobs in its hands: stopping an idle one shows nothing."""
+        """A worker that runs jobs: stopping an idle one proves nothing."""
         while not self.run.is_over.is_set():
             for worker in self.rng.sample(self.run.workers, len(self.run.workers)):
                 if self._holds(worker):
@@ -192,7 +192,7 @@ class OutOfMemory(Fault):
         self.poison = self.run.enqueue("poison", "SIGKILL")
 
     def limit(self) -> None:
-        """Also those that have come in the place of one that the poison killed."""
+        """Limit new children too: each replaces one that the poison killed."""
         import psutil
 
         for worker in self.run.workers:

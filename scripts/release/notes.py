@@ -37,7 +37,7 @@ class Fragment:
 
 
 def fragments(folder: Path) -> list[Fragment]:
-    """The fragments in the order of their numbers; a file that is none is an error."""
+    """The fragments in the order of their numbers; any other file is an error."""
     found = []
     for path in sorted(folder.glob("*")):
         if path.name == "README.md":

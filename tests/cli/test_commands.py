@@ -18,7 +18,7 @@ from winch.drivers.sqlite.connections.opening import has_wal_reset_bug
 
 
 def die(app: App, *names: str) -> list[str]:
-    """Jobs that have died, by the hands of a real worker."""
+    """Jobs that a real worker has run until they were dead."""
     ids = [app.tasks.get("shop.mail").enqueue(name).id for name in names]
     app.run_worker(burst=True)
     return ids

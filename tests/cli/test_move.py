@@ -148,6 +148,17 @@ def test_doctor_names_the_move_that_ends_a_pause(winch: Command, app: App, targe
     app.schedules.add("s", task="shop.add", every="1h", args={"a": 1})
     assert winch("move", "--to", target, "--yes").code == 0
     found = winch("doctor", "--json").json["findings"]
+    assert of_move(winch) == f"everything moves to {target}: step free; 0 live jobs in this store"
     advice = [one["advice"] for one in found if "winch move" in one["text"]]
     assert len(advice) == 2
-    assert all(one.startswith("it ends with the move: winch move --resume") for one in advice)
+    assert all(one.startswith("winch move --back ends it") for one in advice)
+    assert winch("move", "--to", target, "--cutover").code == 0
+    assert of_move(winch) == f"everything has moved to {target}"
+    enqueued(winch, 2)
+    assert of_move(winch) == f"everything has moved to {target}, and this store has 1 live job again"
+
+
+def of_move(winch: Command) -> str:
+    [move] = [one for one in winch("doctor", "--json").json["findings"] if one["subject"] == "move"]
+    text: str = move["text"]
+    return text

@@ -72,7 +72,7 @@ def test_a_worker_killed_in_the_middle_of_a_thousand_jobs(
         for job, events in runs.items():
             at = rescued.get(job, [])
             assert len({event["fence"] for event in events}) == len(events), job
-            assert len(events) - 1 <= len(at), "a job ran twice and its history does not say why"
+            assert len(events) - 1 <= len(at), "a job ran twice and its history has no reason"
             longest = max([longest, *((one - killed).total_seconds() for one in at)])
         assert longest > 0, "the kill met no running job"
         assert longest <= LEASE + 2 * SWEEP + SLACK, f"a job waited {longest:.1f} s for its rescue"

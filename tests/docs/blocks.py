@@ -193,7 +193,7 @@ def _newest() -> str:
 def _winch(arguments: list[str]) -> int:
     from winch.cli import run_command
 
-    # A command imports the app of the page anew, as it does in a process of its own.
+    # A command imports the app of the page again, as it does in its own process.
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(f"{Path.cwd()}/"):
             del sys.modules[name]
@@ -259,7 +259,7 @@ def _ended(words: list[str]) -> str:
 
 
 def _until_it_prints(words: list[str]) -> str:
-    """What a command prints until two seconds pass in silence; it must then stop in good order."""
+    """What a command prints until two seconds pass in silence; it must then stop cleanly."""
     command = [sys.executable, "-m", "winch", *words[1:]]
     log = Path("endless.txt")
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:

@@ -88,7 +88,7 @@ def states(app: App) -> list[str]:
 
 
 def test_an_invocation_runs_what_is_ready(app: App, store_url: str, tmp_path: Path) -> None:
-    """And the next one runs in the same process, which was frozen meanwhile."""
+    """The next invocation runs in the same process, which was frozen in between."""
     with function(store_url, tmp_path, CODE) as shop:
         jobs = [enqueue(app, "shop.add", a=n) for n in range(20)]
         bad = enqueue(app, "shop.boom")
@@ -185,7 +185,7 @@ def test_only_what_cannot_be_stored_is_named(app: App, store_url: str, tmp_path:
 def test_a_message_that_the_store_refuses_keeps_no_other_back(
     app: App, store_url: str, tmp_path: Path
 ) -> None:
-    """Its job has the unique key of another one. Those after it in its group wait for it."""
+    """The job has the unique key of another job. Later messages of its group wait for it."""
     with function(store_url, tmp_path, CODE, "shop.store") as shop:
         sqs = Messages(shop, arn=f"{ARN}.fifo")
         sent = {"task": "shop.once", "args": {"n": 1}}
@@ -232,7 +232,7 @@ def test_a_fifo_queue_keeps_the_order_of_a_group(app: App, store_url: str, tmp_p
 
 
 def test_a_store_out_of_reach_fails_every_message(tmp_path: Path) -> None:
-    """And an event that is no batch fails as an invocation, which Lambda shows and retries."""
+    """An event that is no batch fails as an invocation, which Lambda shows and retries."""
     with function("postgresql://nobody@127.0.0.1:1/none", tmp_path, CODE) as shop:
         sqs = Messages(shop)
         ids = [sqs.send({"task": "shop.add", "args": {"a": n}}) for n in range(2)]

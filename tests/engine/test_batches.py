@@ -99,7 +99,7 @@ def test_a_callback_that_is_retried_too_early_waits_again(app: App, tasks: Tasks
 
 
 def test_a_callback_with_a_fifo_key_runs_after_the_members_of_its_batch(app: App, tasks: Tasks) -> None:
-    """Also where a job behind it in its key waits for its turn, and one before it ends meanwhile."""
+    """The order holds while an earlier job of the key ends and a later one waits for its turn."""
     notify_in_turn = tasks.notify.using(fifo="orders")
     with virtual(app) as world:
         notify_in_turn.enqueue("before")
@@ -113,7 +113,7 @@ def test_a_callback_with_a_fifo_key_runs_after_the_members_of_its_batch(app: App
 
 
 def test_a_member_with_the_fifo_key_of_a_callback_is_refused(app: App, tasks: Tasks) -> None:
-    """It would wait for the callback, which waits for it."""
+    """The member would wait for the callback, and the callback for the member."""
 
     @app.task(retry=ONCE)
     def load(*, ctx: Context) -> None:
@@ -133,7 +133,7 @@ def test_a_member_with_the_fifo_key_of_a_callback_is_refused(app: App, tasks: Ta
 
 @pytest.mark.parametrize("shape", ["chain", "group", "chord", "map", "flow", "batch"])
 def test_members_of_a_flow_share_a_fifo_key(app: App, tasks: Tasks, shape: str) -> None:
-    """They run one at a time, in the order in which they are given and after those before them."""
+    """Members run one at a time, in the given order and after earlier jobs of the key."""
     score, total = tasks.score.using(fifo="orders"), tasks.total.using(fifo="orders")
     expected = [f"score {number}" for number in range(4)]
     for _ in range(20):

@@ -255,7 +255,7 @@ def worlds(app: App, run: Callable[[World], None]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("breaks_at", [None, "end", "cancel"])
-def test_killed_at_any_place_it_comes_to_the_same_end(app: App, breaks_at: str | None) -> None:
+def test_a_kill_at_any_place_does_not_change_the_outcome(app: App, breaks_at: str | None) -> None:
     did: list[str] = []
     shop = Shop(app, did)
     shop.breaks_at = breaks_at

@@ -244,7 +244,7 @@ def test_a_failing_subscriber_does_not_affect_the_others() -> None:
 def test_a_hook_that_fails_after_the_fact_hurts_no_job(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is called when the jobs are stored or claimed, or when their ends are recorded."""
+    """The hook runs after jobs are stored or claimed, or after their ends are recorded."""
     app = App("memory://")
     app.driver.migrate()
     called: list[str] = []

@@ -342,7 +342,7 @@ def test_preflight_reads_what_is_encrypted() -> None:
 
 @pytest.mark.parametrize("is_inline", [True, False])
 def test_the_test_modes_have_the_keys_of_the_app(is_inline: bool) -> None:
-    """They made a worker without the app's keys, for which every encrypted job waits for ever."""
+    """Symptom: the worker of a test mode had no keys, and every encrypted job waited for ever."""
     app = App("memory://", keys=Keyring({"k": bytes(32)}))
     seen: list[str] = []
 

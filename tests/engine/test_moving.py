@@ -203,7 +203,7 @@ def test_a_member_that_is_slow_across_the_way_back_follows_it(
         pair.complete(pair.source, got)
 
 
-def test_members_are_numbered_anew_while_producers_are_held(
+def test_members_are_renumbered_while_producers_are_held(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A number that is drawn before could be lower than that of a member stored meanwhile."""
@@ -435,7 +435,7 @@ def test_a_gate_that_a_tenant_shares_is_refused(pair: Pair) -> None:
 def test_a_job_that_moves_while_it_is_looked_for_is_found(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str, is_back: bool
 ) -> None:
-    """It leaves the store where it was just before that one is asked."""
+    """The job leaves its store just before the lookup reads that store."""
     job = pair.plain.using(delay="1h").enqueue(1)
     route = pair.opened()
     if is_back:
@@ -492,7 +492,7 @@ def test_a_parcel_on_its_way_is_waited_for(pair: Pair) -> None:
 
 
 def test_a_signal_goes_to_a_job_that_will_wait_for_it(pair: Pair) -> None:
-    """It runs in the source, and has not come to its wait yet."""
+    """The job runs in the source and has not reached its wait yet."""
     pair.plain.enqueue(1)
     [claim] = pair.claims(pair.source)
     pair.opened()

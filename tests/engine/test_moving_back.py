@@ -222,9 +222,7 @@ def _dying(true_run: Callable[..., object], verb: str, is_applied: bool) -> Call
     return run
 
 
-def test_members_are_numbered_anew_on_the_way_back_too(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_are_renumbered_on_the_way_back_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     stores: list[Driver] = []
     true_prepare = Carrier.prepare
 
@@ -351,7 +349,7 @@ def test_a_job_that_dies_while_a_sweep_looks_is_not_left_behind(
 def test_an_effect_that_is_done_is_known_there_before_its_job_comes(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was copied when it had begun; then its attempt failed, and the job waits again."""
+    """The mover copied the effect after its start; then the attempt failed, and the job waits again."""
     job = pair.plain.enqueue(1)
     [claim] = pair.claims(pair.source)
     route = pair.opened()
@@ -380,7 +378,7 @@ def test_an_effect_that_is_done_is_known_there_before_its_job_comes(
 def test_a_job_is_found_though_the_route_has_changed_since_it_was_read(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in the parcel, and comes while the producer looks the other way."""
+    """The job is in a parcel, and arrives while the producer reads the other store."""
     job = pair.plain.enqueue(1)
     driver: Any = pair.app.driver
     announced = pair.mover.begin()

@@ -13,7 +13,6 @@ from tests.engine.moving_kit import Pair, made_pair
 from winch import App
 from winch.core.errors import ConfigError
 from winch.core.gates.uses import GateSpec
-from winch.core.lifecycle import JobState
 from winch.core.values import search
 from winch.engine.base.operation import drive
 from winch.engine.base.search_index import found_under
@@ -23,8 +22,11 @@ from winch.engine.moving.route import MoveStep, Scope
 from winch.engine.moving.schedules import TICKED_ELSEWHERE
 from winch.storage.decide.schedules import ScheduleRow, Tick
 from winch.storage.kv_records import KvFilter, KvRecord
+from winch.storage.params import ClaimRef
 from winch.storage.protocol import Driver
 from winch.web.tokens import Token, Tokens
+
+MAIL = Scope(queues=("mail",))
 
 
 @pytest.fixture
@@ -53,18 +55,22 @@ def token(app: App) -> tuple[str, Token]:
     return made
 
 
-def is_live(app: App, driver: Driver, text: str) -> bool:
+def is_live(driver: Driver, text: str) -> bool:
     """As a server that has just been started."""
-    return app.client.run(Tokens(driver).recognise(text)) is not None
+    return drive(Tokens(driver).recognise(text), driver.run) is not None
+
+
+def revoke(driver: Driver, token: Token) -> bool:
+    return drive(Tokens(driver).revoke(token.id), driver.run)
 
 
 def test_a_token_that_is_revoked_in_the_old_store_is_dead_in_both(pair: Pair) -> None:
     text, made = token(pair.app)
     pair.opened()
-    assert is_live(pair.app, pair.target, text)
-    assert pair.app.client.run(Tokens(pair.app.driver).revoke(made.id))
-    assert not is_live(pair.app, pair.source, text)
-    assert not is_live(pair.app, pair.target, text)
+    assert is_live(pair.target, text)
+    assert revoke(pair.app.driver, made)
+    assert not is_live(pair.source, text)
+    assert not is_live(pair.target, text)
 
 
 def test_a_token_that_is_revoked_in_the_new_store_is_dead_in_both_and_stays_so(pair: Pair) -> None:
@@ -72,24 +78,24 @@ def test_a_token_that_is_revoked_in_the_new_store_is_dead_in_both_and_stays_so(p
     kept, _ = token(pair.app)
     route = pair.opened()
     with pair.app_of(pair.target) as there:
-        there.client.run(Tokens(there.driver).revoke(made.id))
+        revoke(there.driver, made)
         later, _ = token(there)
-    assert not is_live(pair.app, pair.app.driver, text)
-    assert is_live(pair.app, pair.app.driver, later)
+    assert not is_live(pair.app.driver, text)
+    assert is_live(pair.app.driver, later)
     pair.mover.drain(route)
     back(pair)
-    assert not is_live(pair.app, pair.source, text)
-    assert is_live(pair.app, pair.source, kept)
-    assert is_live(pair.app, pair.source, later)
+    assert not is_live(pair.source, text)
+    assert is_live(pair.source, kept)
+    assert is_live(pair.source, later)
 
 
 def test_a_token_that_is_revoked_between_two_moves_does_not_come_alive(pair: Pair) -> None:
     text, made = token(pair.app)
     pair.mover.drain(pair.opened())
     back(pair)
-    pair.app.client.run(Tokens(pair.source).revoke(made.id))
+    revoke(pair.source, made)
     pair.opened()
-    assert not is_live(pair.app, pair.target, text)
+    assert not is_live(pair.target, text)
 
 
 def test_a_token_that_is_revoked_before_the_move_in_the_other_direction_stays_dead(pair: Pair) -> None:
@@ -97,10 +103,10 @@ def test_a_token_that_is_revoked_before_the_move_in_the_other_direction_stays_de
     pair.opened()
     over(pair)
     with pair.app_of(pair.target) as there:
-        there.client.run(Tokens(there.driver).revoke(made.id))
+        revoke(there.driver, made)
         mover = Mover(pair.target, pair.source)
         mover.advance(mover.begin())
-    assert not is_live(pair.app, pair.source, text)
+    assert not is_live(pair.source, text)
 
 
 def test_a_token_of_the_new_store_stays_there_after_a_way_back(pair: Pair) -> None:
@@ -108,7 +114,7 @@ def test_a_token_of_the_new_store_stays_there_after_a_way_back(pair: Pair) -> No
         text, _ = token(there)
     pair.mover.drain(pair.opened())
     back(pair)
-    assert is_live(pair.app, pair.target, text)
+    assert is_live(pair.target, text)
 
 
 def test_a_token_that_is_revoked_while_it_is_copied_is_not_copied(
@@ -118,13 +124,14 @@ def test_a_token_that_is_revoked_while_it_is_copied_is_not_copied(
     true_run = pair.target.run
 
     def revoked_then(verb: Any) -> Any:
-        if verb.name == "kv_swap":
+        route = pair.mover.route()
+        if verb.name == "kv_swap" and route is not None and route.step is MoveStep.OPEN:
             pair.source.run(pair.source.kv_delete("token", [made.id]))
         return true_run(verb)
 
     monkeypatch.setattr(pair.target, "run", revoked_then)
     pair.opened()
-    assert not is_live(pair.app, pair.target, text)
+    assert not is_live(pair.target, text)
 
 
 def bodies(driver: Driver, book: str) -> dict[str, str]:
@@ -170,8 +177,8 @@ def test_of_one_queue_no_token_goes(pair: Pair) -> None:
     text, made = token(pair.app)
     pair.opened(Scope(queues=("default",)))
     assert bodies(pair.target, "token") == {}
-    pair.app.client.run(Tokens(pair.app.driver).revoke(made.id))
-    assert not is_live(pair.app, pair.source, text)
+    revoke(pair.app.driver, made)
+    assert not is_live(pair.source, text)
 
 
 def test_a_queue_setting_of_the_new_store_comes_back(pair: Pair) -> None:
@@ -314,6 +321,7 @@ def test_what_people_do_to_a_schedule_by_the_old_url_is_for_the_store_that_ticks
     assert [one.paused_at for one in schedules.list()] == [None]
     job = schedules.trigger("s")
     assert pair.ids(pair.target) == {job.id}
+    assert [run.job for run in schedules.history("s")] == [job.id]
     schedules.remove("s")
     for store in (pair.source, pair.target):
         assert store.run(store.schedules()).found == ()
@@ -340,7 +348,23 @@ def test_a_schedule_that_a_person_removes_there_does_not_come_again(pair: Pair) 
         there.schedules.remove("s")
     pair.mover.drain(route)
     assert pair.target.run(pair.target.schedules()).found == ()
-    assert pair.ids(pair.target, (JobState.READY,)) == set()
+    back(pair)
+    assert pair.source.run(pair.source.schedules()).found == ()
+
+
+def test_schedules_are_as_they_were_after_a_way_back(pair: Pair) -> None:
+    pair.app.schedules.add("s", task="plain", every="1h", args={"n": 1}, overlap="skip")
+    pair.app.schedules.add("late", task="plain", every="1h", args={"n": 1})
+    pair.app.schedules.pause("late", reason="by hand")
+    pair.mover.drain(pair.opened())
+    with pair.app_of(pair.target) as there:
+        there.task(name="plain")(pair.plain.fn)
+        there.schedules.add("new", task="plain", every="1h", args={"n": 1})
+        there.schedules.resume("late")
+    back(pair)
+    paused_at = {one.name: one.paused_at for one in pair.app.schedules.list()}
+    assert paused_at == {"late": None, "new": None, "s": None}
+    assert pair.target.run(pair.target.schedules()).found == ()
 
 
 def test_a_schedule_of_another_queue_stays(pair: Pair) -> None:
@@ -352,3 +376,50 @@ def test_a_schedule_of_another_queue_stays(pair: Pair) -> None:
     names = [one.name for one in pair.app.schedules.list()]
     assert names == ["mail", "s"]
     assert row(pair.target, "mail").paused_at is None
+
+
+def test_a_process_that_knows_one_store_resumes_nothing_that_a_move_keeps_paused(pair: Pair) -> None:
+    pair.plain.enqueue(1)
+    pair.app.schedules.add("s", task="plain", every="1h", args={"n": 1})
+    pair.opened()
+    with pair.app_of(pair.source) as late:
+        for resume, name in ((late.queues.resume, "default"), (late.schedules.resume, "s")):
+            with pytest.raises(ConfigError, match=f"keeps .* '{name}' paused while jobs move"):
+                resume(name)
+        over(pair)
+        late.queues.resume("default")
+        late.schedules.resume("s")
+    assert row(pair.source).paused_at is None
+
+
+# -- signals -----------------------------------------------------------------------------------------
+
+
+def untaken(driver: Driver) -> list[str]:
+    return [one.id for one in driver.run(driver.untaken_signals())]
+
+
+def test_a_signal_that_no_job_has_taken_goes_and_comes_back(pair: Pair) -> None:
+    pair.plain.enqueue(1)
+    claims = pair.claims(pair.source)
+    pair.app.signal("approval:7", {"ok": True}, id="a")
+    route = pair.opened()
+    assert untaken(pair.source) == untaken(pair.target) == ["a"]
+    with pair.app_of(pair.source) as late:  # a process that knows of no move
+        late.signal("approval:8", {"ok": True}, id="b")
+    pair.complete(pair.source, claims)
+    pair.mover.drain(route)
+    assert (untaken(pair.source), untaken(pair.target)) == ([], ["a", "b"])
+    pair.plain.enqueue(2)
+    [claim] = pair.claims(pair.target)
+    ref = ClaimRef(claim.id, claim.token)
+    pair.target.run(pair.target.take_signal(ref, "approval:7", wanted_by="s"))
+    pair.complete(pair.target, [claim])
+    back(pair)
+    assert (untaken(pair.source), untaken(pair.target)) == (["b"], [])
+
+
+def test_with_one_queue_a_signal_stays_for_the_others(pair: Pair) -> None:
+    pair.app.signal("approval:7", {"ok": True}, id="a")
+    pair.mover.drain(pair.opened(MAIL))
+    assert untaken(pair.source) == untaken(pair.target) == ["a"]

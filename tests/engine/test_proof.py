@@ -60,14 +60,14 @@ def test_a_lease_of_answered_beats_is_needed() -> None:
     assert watch.pulse() == watch.time - timedelta(seconds=BEAT), "as of the last answer, and not later"
 
 
-def test_a_beat_that_fails_begins_anew() -> None:
+def test_a_failed_beat_restarts_the_proof() -> None:
     watch = Watch()
     watch.beats_until_proven()
     assert watch.pulse(fails=True) is None
     assert 5 <= watch.beats_until_proven() <= 7
 
 
-def test_a_beat_that_waited_out_an_outage_begins_anew() -> None:
+def test_a_beat_answered_late_restarts_the_proof() -> None:
     """Found by a soak on Redis (seed 12): the server was gone for 2.8 of 3 seconds and the driver waited
     for it, so that a sweeper's beat was answered late instead of not at all; others, whose beats came a
     moment later, lost what they had just claimed."""

@@ -47,7 +47,8 @@ class Mail:
 
     def run(self) -> None:
         """Until no job waits: a burst may end before a retry is due."""
-        for _ in range(30):
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
             self.app.run_worker(burst=True, queues=["mail"])
             live = ["ready", "scheduled", "retrying", "blocked", "running"]
             if not self.app.jobs.list(state=live, limit=1):

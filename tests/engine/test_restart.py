@@ -1,4 +1,4 @@
-"""A workflow that begins anew: by `ctx.restart` with other arguments, by a retry from a chosen step."""
+"""A workflow that starts over: by `ctx.restart` with other arguments, by a retry from a chosen step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_restart_keeps_the_job_and_begins_its_steps_anew(app: App, is_async: bool) -> None:
+def test_a_restart_keeps_the_job_and_repeats_its_steps(app: App, is_async: bool) -> None:
     did: list[Any] = []
 
     def fetch(page: int) -> int:

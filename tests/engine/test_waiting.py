@@ -376,7 +376,7 @@ class Checkout:
 
 
 @pytest.mark.parametrize("breaks", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_whole_workflow_killed_at_any_place_comes_to_the_same_end(app: App, breaks: bool) -> None:
+def test_a_whole_workflow_killed_at_any_place_has_the_same_outcome(app: App, breaks: bool) -> None:
     did: list[str] = []
     checkout = Checkout(app, did, breaks=breaks)
     steps = ["reserve", "charge", "invoice", "pack 1", "pack 2", "ship", "tell", "close"]

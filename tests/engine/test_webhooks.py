@@ -77,7 +77,7 @@ def subscribe(app: App, acme: Customer, *events: str, **given: Any) -> str:
 
 
 def test_the_life_of_an_endpoint(app: App, acme: Customer) -> None:
-    """It gets events in order, fails, is disabled, is enabled, and gets by a replay what it missed."""
+    """The endpoint gets events in order, fails, is disabled and enabled, and a replay sends the rest."""
     hooks = app.webhooks
     endpoint = subscribe(app, acme, "order.*", tenant="acme")
     for n in range(4):

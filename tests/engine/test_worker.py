@@ -425,7 +425,7 @@ def test_drain_lets_running_jobs_end_and_gives_the_rest_back_unspent() -> None:
     assert app.workers.list() == []
 
 
-def test_a_lost_session_drops_its_jobs_and_starts_anew() -> None:
+def test_a_lost_session_drops_its_jobs_and_starts_again() -> None:
     app = new_app()
     ends: list[str] = []
 

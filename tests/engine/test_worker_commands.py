@@ -109,6 +109,7 @@ def test_concurrency_and_queues_change_while_jobs_run(
         names = [session.worker for session in app.workers.list()]
         [answer] = app.workers.configure(*names, concurrency=3, queues={"default": 2, "mail": 1})
         assert (answer.state, set(answer.workers)) == ("done", set(names))
+        assert answer.text.startswith("replaces its 2 processes by some with --concurrency 3 --queues")
         assert mail.result(timeout="20s") > 0
         until(lambda: len(new_ones(app, before)) == 2, "two new sessions")
         for session in new_ones(app, before):

@@ -51,6 +51,7 @@ def test_the_command_line_reaches_a_worker_and_leaves_audit_lines(
 
         configured = winch("workers", "configure", left.worker, "-c", "2", "-Q", "default,mail")
         assert configured.code == 0, configured.err
+        assert "replaces its process by one with --concurrency 2" in configured.out
         assert shop.mail.enqueue().result(timeout="20s") > 0
         (tmp_path / "go").touch()
         assert held.result(timeout="20s") == "go"

@@ -1,4 +1,4 @@
-"""A workflow with a long history that begins anew, in a process that kills itself at a chosen place.
+"""A workflow with a long history that starts over, in a process that kills itself at a chosen place.
 
     python -m tests.faults.paged_app
 

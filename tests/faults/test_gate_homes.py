@@ -102,7 +102,7 @@ def test_a_rate_that_goes_home_counts_through_a_failover(is_home: bool) -> None:
 
 
 def surely(driver: RedisClusterDriver, make: Callable[[], Verb[T]]) -> T:
-    """What this verb, which may be repeated, comes to."""
+    """The answer of this verb, which may be repeated."""
     until = time.monotonic() + PATIENCE
     while True:
         try:

@@ -175,7 +175,7 @@ def break_children(folder: Path, url: str, names: list[str]) -> None:
     text = log.read_text()
     for name, replied in zip(names, ended_in(folder), strict=True):
         assert re.fullmatch(r"\d+" if name == "job thread" else rf"{name}( \d+)?", replied)
-    assert text.count("one of its loops ended") == len(names), "each child ends with the code that tells"
+    assert text.count("one of its loops ended") == len(names), "each child ends with its exit code"
     assert text.count("Unforeseen: ") >= len(names), "each with its traceback"
     assert {job.refresh().state for job in jobs} == {JobState.COMPLETED}, "and no job is blamed"
     app.close()

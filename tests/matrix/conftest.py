@@ -18,7 +18,7 @@ from tests.redis_servers import RedisCluster, RedisServer
 from tests.servers import Databases
 
 STORES = ("memory", "sqlite", "postgres", "redis", "redis+cluster")
-# Everything runs here each time. On the others a tenth does, drawn anew each time, and with the slow
+# Everything runs here each time. On the others a tenth does, drawn again each time, and with the slow
 # tests everything.
 EACH_TIME = ("memory", "sqlite")
 SEED_VARIABLE = "WINCH_TEST_MATRIX_SEED"

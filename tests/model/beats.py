@@ -52,7 +52,7 @@ class Beats(Part):
         if session is None or session.is_ended or (is_rewound and self.design.rewind_check == "carried"):
             why = "was rewound" if is_rewound else "no longer knows it as live"
             if beat.is_awaited:
-                label = f"{name(number)} hears from a beat that the store {why}; it stops"
+                label = f"{name(number)} learns from a beat that the store {why}; it stops"
                 yield Step(label, world.with_worker(number, GONE))
             else:
                 yield Step(f"{name(number)}'s beat finds that the store {why}", world)
@@ -68,7 +68,7 @@ class Beats(Part):
         if beat.is_awaited:
             worker = world.workers[number]
             if self._looks_rewound(counted, worker.acked):
-                label = f"{name(number)} hears from a beat that the store was rewound; it stops"
+                label = f"{name(number)} learns from a beat that the store was rewound; it stops"
                 yield Step(label, after.with_worker(number, GONE))
                 return
             if worker.is_deceived:

@@ -310,7 +310,7 @@ BROKEN: tuple[Case, ...] = (
     _together_breaks(
         "members are added by a member that has ended", Rule.EARLY, TogetherDesign(grows="whenever")
     ),
-    # Fences that are none.
+    # Fences that fence nothing.
     _breaks("finish by id", Rule.FINAL, ATTEMPTS, Design(finish_fence="id")),
     _breaks("finish by state (running)", Rule.FOREIGN_RUN, ATTEMPTS, Design(finish_fence="state")),
     _breaks("finish by attempt number", Rule.FOREIGN_RUN, ATTEMPTS, Design(finish_fence="attempt")),

@@ -120,7 +120,7 @@ class MoveModel:
             or (mover == "departed" and state.shard == "there")
             or (mover == "arrived" and state.home == "absent")
         ):
-            yield Step("a mover hears nothing and begins anew", self._as(state, number, "idle"))
+            yield Step("a mover gets no answer and begins again", self._as(state, number, "idle"))
         if mover == "departed" and self._is_safe_in_shard(state):
             sent = self._as(state, number, "sent")._replace(on_its_way=min(state.on_its_way + 1, 2))
             if self.design.forgets == "when sent":

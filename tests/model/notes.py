@@ -143,7 +143,7 @@ class NoteModel:
                 left = self._forgotten(state, worker)
                 if self.design.forgets != "before the head" and left != state:
                     yield Step("pages of the life before are deleted", left)
-                yield self._ends(state, worker, READY, "ends to begin anew")
+                yield self._ends(state, worker, READY, "ends to begin again")
 
     def _loads(self, state: NoteState, worker: NoteWorker) -> Step[NoteState]:
         known = dict(state.pages)

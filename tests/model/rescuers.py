@@ -146,7 +146,7 @@ class Rescuers(Part):
             if self.design.sweep == "by token":
                 is_meant = job.token in sweep.seen
             else:
-                # The row is read anew when it is locked, the sessions are those of the snapshot.
+                # The row is read again when it is locked, the sessions are those of the snapshot.
                 is_meant = job.session not in sweep.seen
             if job.state != "running" or not is_meant:
                 continue

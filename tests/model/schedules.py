@@ -1,7 +1,7 @@
 """Schedules: a window gets its job once, whatever ticks, dies, or has a wrong clock.
 
 A ticker reads the last window that was dealt with, and later changes the schedule by it. Between the two
-anything may happen: others tick, time passes, it dies and starts anew. The protocol decides under the
+anything may happen: others tick, time passes, it dies and starts again. The protocol decides under the
 lock of the schedule's row, so one step is one transaction; a design that takes two can die in between.
 
 A backfill reads which past windows have no job, and later stores jobs for them, in batches of one window

@@ -54,12 +54,12 @@ class Workers(Part):
         if self.design.lost_claim == "repeat" and worker.sends <= self.scope.resends:
             again = Message("claim", number, is_awaited=True, token=worker.token, draw=worker.draw)
             return Step(
-                f"{name(number)} hears nothing and sends the claim with {token} again",
+                f"{name(number)} gets no answer and sends the claim with {token} again",
                 late.with_worker(number, worker._replace(sends=worker.sends + 1)).sending(again),
             )
         given_up = tuple(sorted((*worker.given_up, worker.token)))
         return Step(
-            f"{name(number)} hears nothing and gives token {token} up",
+            f"{name(number)} gets no answer and gives token {token} up",
             late.with_worker(number, worker.idle()._replace(given_up=given_up)),
         )
 
@@ -78,7 +78,7 @@ class Workers(Part):
         again = Message("finish", number, is_awaited=True, write=worker.write)
         sent = worker._replace(sends=worker.sends + 1)
         return Step(
-            f"{name(number)} hears nothing and sends the finish again",
+            f"{name(number)} gets no answer and sends the finish again",
             world.unheard(number).with_worker(number, sent).sending(again),
         )
 

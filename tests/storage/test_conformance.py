@@ -20,7 +20,7 @@ SERVERS = ("postgres", "redis", "redis+cluster")
 
 def runs() -> Iterator[Any]:
     """Every case on every driver in both modes. Unless slow tests are wanted, a case runs in one mode
-    where it writes to a disk or needs a server, the modes by turns, and every third case on the cluster:
+    where it writes to a disk or needs a server, the modes in turn, and every third case on the cluster:
     most of what a cluster does is what one of its servers does."""
     for place, case in enumerate(all_cases()):
         for mode_place, mode in enumerate(MODES):

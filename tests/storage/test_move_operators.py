@@ -132,7 +132,7 @@ def there_and_back(mover: Mover) -> Route:
 def test_an_operator_reaches_each_job_wherever_it_is(
     tmp_path: Path, stack: ExitStack, name: str, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those in a parcel, and on the way back."""
+    """Jobs in a parcel and on the way back are reached, too."""
     monkeypatch.setattr("winch.engine.moving.carrying.PARCEL", 10)
     stage = Stage(tmp_path, name, stack)
     ids = [f"5e2cf14a-0000-4000-8000-{n:012}" for n in range(JOBS)]

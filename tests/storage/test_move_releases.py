@@ -69,7 +69,7 @@ def stage(tmp_path: Path, stack: ExitStack) -> MoveStage:
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_compatible_pair_moves(stage: MoveStage, tmp_path: Path, side: str) -> None:
-    """One store, its producers and its workers are of the older release; the mover is of this one."""
+    """One store, its producers and its workers run the older release; the mover runs this one."""
     old = older(tmp_path, last_before())
     at = ("source", "target").index(side)
     for place in (0, 1):

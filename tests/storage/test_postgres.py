@@ -381,7 +381,7 @@ def test_a_missing_right_is_named(store: Store, postgres_url: str) -> None:
 def test_a_text_that_postgresql_cannot_hold_fails_clearly(store: Store) -> None:
     with pytest.raises(InvalidPayload):
         store.driver.run(store.driver.pause("a\0b", by="ada"))
-    store.add()  # the connection is none the worse
+    store.add()  # the connection still works
 
 
 def test_an_odd_character_in_an_error_does_not_fail_its_batch(store: Store) -> None:

@@ -317,7 +317,7 @@ def test_a_claim_of_one_task_leaves_no_mark_for_the_others(store: Store) -> None
 
 
 def test_results_that_differ_reach_their_own_jobs(store: Store) -> None:
-    """They are matched by id: looked up in a list, 500 of them cost ten times as much."""
+    """The statement matches results by id: a lookup in a list costs ten times as much for 500."""
     session = store.session()
     store.add(150)
     claims = store.claim(session, 150)

@@ -45,7 +45,7 @@ def store(postgres_url: str) -> Iterator[Store]:
 
 
 def test_a_claim_that_waited_for_a_gate_takes_what_is_left_and_pays_for_no_more(store: Store) -> None:
-    """Its candidates are gone when it has the lock. It reads again, and the rate counts what it took."""
+    """The candidates are gone when the claim has the lock. It reads again; the rate counts its jobs."""
     driver, session = store.driver, store.session()
     ids = store.add(6, **gated(rate(FIXED, 100)))
     params = ClaimParams(session=session, token=new_token(), queues=("default",), limit=3)
@@ -279,7 +279,7 @@ def test_processes_at_one_hot_gate_never_exceed_it_and_a_kill_leaks_nothing(stor
 
 
 def test_a_claim_without_a_free_slot_looks_at_few_jobs_where_gates_are_closed(store: Store) -> None:
-    """Its worker's own jobs hold those gates. It blocked the whole queue before, call after call."""
+    """The worker's own jobs hold those gates. Symptom: each claim blocked the whole queue."""
     driver, session = store.driver, store.session()
 
     def claim(most: int, free: int | None) -> tuple[list[Claim], list[int], int]:

@@ -149,7 +149,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def test_the_next_members_of_many_keys_are_claimed_by_the_hundred(store: Store) -> None:
-    """Their finish claims them as a claim does: no index is written to, and they are found as others."""
+    """The finish claims them as a claim does: it writes no index, and reads find them."""
     session, driver = store.session(), store.driver
     options = [with_gates(None, [GateUse(f"fifo:k{n}", FIFO)]) for n in range(MANY)]
     members = [new_job(options=text, fifo=f"k{n}") for _ in range(3) for n, text in enumerate(options)]

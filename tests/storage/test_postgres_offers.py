@@ -254,7 +254,7 @@ def test_what_a_ring_brings_and_what_was_handed_over_come_together(store: Store)
 
 
 def test_a_job_that_is_known_is_not_given_up_where_the_offer_cannot_be_withdrawn(store: Store) -> None:
-    """It may run already: with its token it would be released, and run a second time."""
+    """The job may already run: a release with its token would make it run a second time."""
 
     async def fails(offer: Offer) -> None:
         raise StorageUnavailable("gone")
@@ -475,7 +475,7 @@ def test_a_job_stored_behind_a_setting_is_not_handed_over(store: Store) -> None:
 
 
 def test_nothing_is_handed_over_in_a_transaction_that_is_not_ours(store: Store) -> None:
-    """It may stay open for hours, and the offer would belong to no worker."""
+    """The transaction may stay open for hours, and the offer would belong to no worker."""
     standing(store, store.session())
     with psycopg.connect(store.url) as conn:
         (stored,) = store.driver.run_on(conn, store.driver.enqueue([new_job()]))
@@ -576,7 +576,7 @@ def test_a_job_whose_worker_dies_before_it_learns_of_it_is_rescued(store: Store)
     assert [claim.id for claim in store.claim(store.session())] == [job]
 
 
-def test_every_job_is_had_by_one_worker_once(store: Store) -> None:
+def test_every_job_goes_to_exactly_one_worker(store: Store) -> None:
     """Workers that wait, are rung for, run out of time and are roused, all at once, and producers beside
     them that store single jobs and some at a time."""
     wanted = 300

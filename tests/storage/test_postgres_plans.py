@@ -11,6 +11,7 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -26,6 +27,7 @@ from winch.core.job import Note
 from winch.core.lifecycle import JobState
 from winch.drivers.postgres.driver import PostgresDriver
 from winch.drivers.postgres.statements import PREPARED, STATEMENTS, Sql, Statement
+from winch.drivers.postgres.verbs import reads
 from winch.storage.params import Answer, ClaimParams, ClaimRef, Finish, GroupFilter, JobFilter, Trim
 from winch.storage.verbs import Verb
 
@@ -193,6 +195,43 @@ def test_a_list_of_dead_jobs_does_not_walk_over_the_completed(store: Store) -> N
     assert "Seq Scan on job" not in plan
 
 
+def test_waiting_jobs_are_found_by_their_index_among_very_many_ready_ones(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner takes the waiting jobs for spread evenly; here all are older than the ready ones."""
+    with closing(PostgresDriver.from_url(postgres_url)) as driver:
+        driver.migrate()
+        store = Store(driver, postgres_url)
+        driver.run(driver.enqueue([new_job(delay=timedelta(hours=1)) for _ in range(200)]))
+        store.add(4000)
+        with connected(postgres_url) as watcher:
+            watcher.execute("VACUUM ANALYZE winch.job")
+        which = JobFilter(states=(JobState.SCHEDULED,), limit=150)
+        ((_, plan),) = plans_of(store, driver.list_jobs(which))
+        found = plan.partition("CTE found")[2].partition("InitPlan")[0]
+        assert "job_due" in found, plan
+        first = driver.run(driver.list_jobs(which))
+        rest = driver.run(driver.list_jobs(msgspec.structs.replace(which, after=first.next)))
+        ids = [job.id for job in (*first.jobs, *rest.jobs)]
+        assert len(ids) == 200
+        assert ids == sorted(ids, reverse=True)
+        assert rest.next is None
+        # None of them: one look at the indexes, and no walk over all jobs.
+        none = msgspec.structs.replace(which, task="nothing")
+        assert [name for name, _ in plans_of(store, driver.list_jobs(none))] == [
+            "list_jobs.few_waiting",
+            "list_jobs.are_many",
+        ]
+        # Very many: the walk finds them.
+        monkeypatch.setattr(reads, "_MOST_WAITING", 100)
+        assert [name for name, _ in plans_of(store, driver.list_jobs(which))] == [
+            "list_jobs.few_waiting",
+            "list_jobs.are_many",
+            "list_jobs.waiting",
+        ]
+        assert driver.run(driver.list_jobs(which)) == first
+
+
 def test_the_end_of_a_batch_does_not_walk_over_all_final_jobs(postgres_url: str) -> None:
     """Before the first ANALYZE, too: a batch asks which of its members died, and mostly none did."""
     with closing(PostgresDriver.from_url(postgres_url)) as driver:
@@ -221,7 +260,7 @@ def test_groups_look_at_dead_jobs_only(store: Store) -> None:
 
 
 def test_only_inserts_are_ever_prepared(store: Store) -> None:
-    """A cached plan is one of the table as it was; see steps.py."""
+    """A cached plan is made for the table as it was; see statements.py."""
     session, (claim,) = claimed(store, 1)
     store.complete(claim)
     for _ in range(8):
@@ -285,7 +324,7 @@ def test_a_held_snapshot_is_named_and_claims_still_come(store: Store) -> None:
 
 
 def test_notes_are_planned_once_and_by_the_indexes(postgres_url: str) -> None:
-    """Their plan is made while the table is empty, and must not look through a full one."""
+    """PostgreSQL plans their statements on an empty table; the plan must not scan a full one."""
     store = Store(PostgresDriver.from_url(postgres_url))
     store.driver.migrate()
     with connected(postgres_url) as filler:

@@ -191,7 +191,7 @@ def test_a_worker_runs_jobs_under_its_role(roles: Roles, tmp_path: Path) -> None
 def test_a_worker_with_the_grants_of_an_earlier_release_works(
     roles: Roles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It cannot leave offers, and claims its jobs instead; it logs that once."""
+    """The worker cannot leave offers, so it claims its jobs, and logs that once."""
     worker = f"{roles.schema}_worker"
     with psycopg.connect(roles.url, autocommit=True) as conn:
         conn.execute(f"REVOKE ALL ON {roles.schema}.offer FROM {worker}".encode())

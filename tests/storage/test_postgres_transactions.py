@@ -1,4 +1,4 @@
-"""Connections lent for transactions: kept, and as good as new each time."""
+"""Connections lent for transactions: kept, and reset each time."""
 
 from __future__ import annotations
 

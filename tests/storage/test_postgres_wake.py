@@ -71,7 +71,7 @@ def heard(conn: psycopg.Connection[Any], seconds: float = 0.2) -> list[str]:
     return [notify.payload for notify in conn.notifies(timeout=seconds)]
 
 
-def test_a_job_of_another_process_is_heard_at_once(store: Store) -> None:
+def test_a_job_of_another_process_wakes_a_waiter_at_once(store: Store) -> None:
     """The other process prints when it committed, by the same monotonic clock."""
     script = textwrap.dedent(
         f"""
@@ -297,7 +297,7 @@ def test_a_ring_costs_one_statement(store: Store) -> None:
 
 
 def test_a_ring_after_a_job_with_gates_costs_one_statement_too(store: Store) -> None:
-    """It claims from gates first, which takes a plain job as well. After that one it is as before."""
+    """The worker claims from gates first, and gets a plain job. Then it claims plain jobs again."""
 
     async def work() -> list[list[str]]:
         bell = claiming_bell(store.driver, ["default"])
@@ -332,7 +332,7 @@ def test_a_ring_after_a_job_with_gates_costs_one_statement_too(store: Store) -> 
 
 
 def test_a_claimed_job_starts_before_the_offer_is_withdrawn(store: Store) -> None:
-    """Its worker gets it as soon as the claim has it; the withdrawal is another round trip."""
+    """The worker gets the job as soon as its claim returns; the withdrawal takes another round trip."""
 
     async def work() -> None:
         bell = claiming_bell(store.driver, ["default"])

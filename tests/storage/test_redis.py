@@ -259,7 +259,7 @@ def test_replies_may_be_longer_than_what_is_received_at_once(driver: RedisDriver
 @pytest.mark.servers
 def test_pages_of_ids_go_with_their_jobs(driver: RedisDriver) -> None:
     """Jobs stored together are listed in the order of their ids, also where calls overlap in time, and
-    prune writes pages anew of which not even half is left."""
+    prune rewrites pages of which less than half is left."""
     tick = 4096 * 1_763_230_000_000
     ids = [job_id(tick + 70 * at, at.to_bytes(8)) for at in range(2400)]
     chunks = [ids[at::24] for at in range(24)]  # each over all 41 ms, so on three or four pages

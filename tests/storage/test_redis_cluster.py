@@ -173,7 +173,7 @@ def test_every_collection_of_a_run_starts_empty(name: str) -> None:
     declared = re.search(r"^local (P, .*)$", once, re.MULTILINE)
     assert declared is not None
     for word in declared[1].split(", "):
-        assert re.search(rf"^(\w+, )*{word}(, \w+)* = ", rest, re.MULTILINE), f"{word} is not set anew"
+        assert re.search(rf"^(\w+, )*{word}(, \w+)* = ", rest, re.MULTILINE), f"{word} is not set again"
         assert not re.search(rf"^local ([\w, ]+, )?{word}\b", rest, re.MULTILINE), f"{word} is hidden"
     # All else that is made once is a function, a table of names in capitals, or made when first needed.
     for line in re.findall(r"^local (?!function)(.*)$", once.partition("local P, ")[2], re.MULTILINE):

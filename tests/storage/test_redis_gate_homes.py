@@ -395,8 +395,8 @@ def test_a_member_is_not_behind_a_task_that_the_worker_does_not_know(driver: Red
 
 
 def test_a_session_that_holds_more_than_it_runs_counts_alike_at_home(driver: RedisClusterDriver) -> None:
-    """Its jobs go home with their claims, one by one. There the limit counts what the session runs at
-    once, and each end gives back what it used."""
+    """The jobs go home with their claims, one by one. At home the limit counts what the session runs
+    at once, and each end returns its permit."""
     jobs = [gated(limit("k", 3)) for _ in range(12)]
     driver.run(driver.enqueue(jobs))
     first, second = start(driver), start(driver)

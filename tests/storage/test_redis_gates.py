@@ -228,7 +228,7 @@ def test_a_lone_job_with_gates_stands_where_one_of_many_does(
 
 
 def test_a_lone_member_comes_after_all_others_of_its_key(store: Store) -> None:
-    """Also where the clock has gone back since they were stored."""
+    """The order holds although the clock has gone back since the others were stored."""
     driver = store.driver
     options = with_gates(None, (TURNS,))
     jobs = [new_job(id=new_id(), options=options, fifo="acct") for _ in range(3)]

@@ -177,7 +177,7 @@ def test_a_full_disk_raises_and_the_store_recovers(driver: SqliteDriver) -> None
     assert driver.run(driver.counts())[JobState.READY] == 2
 
 
-def test_a_file_replaced_while_open_is_noticed_and_opened_anew(
+def test_a_file_replaced_while_open_is_noticed_and_reopened(
     driver: SqliteDriver, sqlite_path: Path
 ) -> None:
     driver.run(driver.enqueue([make_job()]))
@@ -259,7 +259,7 @@ def test_schema_is_the_golden_one(driver: SqliteDriver) -> None:
     if os.environ.get("WINCH_UPDATE_GOLDEN") == "1":
         GOLDEN.parent.mkdir(exist_ok=True)
         GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text(), "WINCH_UPDATE_GOLDEN=1 writes it anew"
+    assert text == GOLDEN.read_text(), "WINCH_UPDATE_GOLDEN=1 rewrites it"
 
 
 def test_migrating_twice_takes_the_steps_once(driver: SqliteDriver) -> None:

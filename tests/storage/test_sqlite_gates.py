@@ -56,7 +56,7 @@ def used(driver: SqliteDriver) -> int:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_turns_of_tenants_are_those_of_the_plain_rule(driver: SqliteDriver, seed: int) -> None:
-    """Of each tenant a claim reads little more than its share. Some tenants have few jobs, some are far
+    """A claim reads little more than the share of each tenant. Some tenants have few jobs, some are far
     ahead, and all jobs of one wait at a closed gate: the order is what reading all of them gives."""
     rng = random.Random(seed)
     names = [f"t{number:02}" for number in range(12)]
@@ -144,7 +144,7 @@ def test_a_claim_that_looks_again_counts_what_it_has(driver: SqliteDriver) -> No
 
 
 def test_a_claim_for_free_slots_blocks_all_that_cannot_run(driver: SqliteDriver) -> None:
-    """Else its worker would sleep beside a job behind them that its gate lets run."""
+    """Otherwise the worker would sleep although a later job could run."""
     jobs = [*keyed(300, keys=2), *keyed(1, keys=1), new_job(id=new_id())]
     other = GateUse("limit:sms", LIMIT, "limit:sms", n=1)
     jobs.append(new_job(id=new_id(), options=with_gates(None, (other,))))
@@ -156,7 +156,7 @@ def test_a_claim_for_free_slots_blocks_all_that_cannot_run(driver: SqliteDriver)
 
 
 def test_ends_of_many_keys_let_in_the_first_jobs_of_each(driver: SqliteDriver) -> None:
-    """One statement opens all gates that have as many permits back."""
+    """One statement opens all gates that got the same number of permits back."""
     heavy = GateUse("limit:heavy", LIMIT, "limit:heavy", n=2)
     jobs = [*keyed(12, keys=4), *(new_job(options=with_gates(None, (heavy,))) for _ in range(5))]
     driver.run(driver.enqueue(jobs))
@@ -199,7 +199,7 @@ def test_ends_by_the_hundred_free_limits_and_turns_alike(driver: SqliteDriver) -
 
 
 def test_the_end_of_a_tenants_job_gives_back_what_its_queue_counts(driver: SqliteDriver) -> None:
-    """Such an end is moved as a plain one, where the job has no permit. A concurrency that is set while
+    """A job without a permit ends like a plain job. A concurrency that is set while
     the job runs gives it one."""
     options = with_gates(None, (), "ada")
     jobs = [new_job(tenant="ada", options=options) for _ in range(3)]

@@ -263,7 +263,7 @@ def test_bells_leave_no_descriptors(sqlite_path: Path) -> None:
     play(sqlite_path, story)
 
 
-def test_a_long_path_puts_the_bells_elsewhere_for_all_alike(tmp_path: Path) -> None:
+def test_a_long_path_puts_the_bells_in_one_other_folder_for_every_process(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 100) / "winch.db"
     assert folder_for(long) == folder_for(long)
     assert len(os.fsencode(folder_for(long))) < 80
@@ -435,7 +435,7 @@ def claims_of(driver: SqliteDriver) -> Callable[[], Verb[list[Claim]]]:
     )
 
 
-def test_the_thread_that_hears_the_ring_claims(
+def test_the_thread_that_receives_the_ring_claims(
     sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wake, "POLL_SECONDS", 60)  # so that only the datagram can do it

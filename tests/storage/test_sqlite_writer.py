@@ -215,7 +215,7 @@ def test_a_lone_statement_whose_sync_failed_may_have_been_applied(driver: Sqlite
 
 
 def test_a_lone_statement_is_no_lone_one_when_others_have_come(driver: SqliteDriver) -> None:
-    """It waits for the file; what queues up behind it shares its commit: one transaction for all."""
+    """The statement waits for the file; writes that queue up behind it share its commit."""
     jobs = [make_job() for _ in range(3)]
     driver.run(driver.enqueue([make_job()]))
     statements: list[str] = []
@@ -298,7 +298,7 @@ def bulk() -> list[NewJob]:
 
 
 def test_a_bulk_joins_the_commit_of_waiting_writes(driver: SqliteDriver) -> None:
-    """Then it is one of several verbs in a transaction, each with its own fate."""
+    """The bulk is then one of several verbs in a transaction, and each has its own outcome."""
     entered, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -307,7 +307,7 @@ class Story:
         return job
 
     def is_released_after_its_commit(self, session: str) -> None:
-        """The answer to a commit is lost, and the worker stops before it has asked what became of it."""
+        """The answer to a commit is lost, and the worker stops before it checks the outcome."""
         job = self.enqueue()
         self.answer(job, self.run(job, session), "lost", verb="release")
 

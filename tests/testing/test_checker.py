@@ -75,7 +75,7 @@ def test_a_handler_that_failed_may_run_again() -> None:
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_a_handler_interrupted_in_its_commit_may_have_committed(error: str, is_killed: bool) -> None:
     """Three hundred transactional jobs on PostgreSQL: the answer to a COMMIT was cut, and the worker
-    ended because its supervisor was killed, before it could ask what had become of it."""
+    ended because its supervisor was killed, before it could check what had become of it."""
     story = Story()
     job, session = story.enqueue(), story.session()
     token = story.claim(job, session)

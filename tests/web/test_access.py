@@ -434,7 +434,7 @@ def test_a_large_body_is_refused_before_it_is_read(make_web: Callable[..., Web])
         scope["headers"] = [(b"host", b"localhost"), (b"content-type", b"application/json")]
         sent.clear()
         await web.asgi(scope, receive, send)
-        assert sent[0]["status"] == 413, "a body that does not say how long it is, too"
+        assert sent[0]["status"] == 413, "a body without a length, too"
         return first
 
     assert web._runner.run(go()) == 413

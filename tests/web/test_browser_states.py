@@ -136,6 +136,22 @@ def test_a_bad_day_in_every_look(
     assert reader.wrong == []
 
 
+def test_a_phone_has_the_forms_of_the_wide_page(make_web: Callable[..., Web], browser: Any) -> None:
+    """A row that becomes a card loses columns, but no action."""
+    web = make_web("sqlite")
+    bad_day(web)
+    wrong: list[str] = []
+    with serving(web.app) as at:
+        page = browser.new_context(viewport={"width": 390, "height": 900}).new_page()
+        for path, least in (("/limits", 4), ("/tenants", 5), ("/schedules", 4), ("/queues/payments", 5)):
+            page.goto(at + path)
+            forms = page.locator("main form:not(details form)").all()
+            seen = [one for one in forms if one.locator("button").first.is_visible()]
+            if len(seen) < min(least, len(forms)) or len(seen) < len(forms):
+                wrong.append(f"{path}: {len(seen)} of {len(forms)} forms have a button that is seen")
+    assert wrong == []
+
+
 def test_every_page_reads_without_a_script(make_web: Callable[..., Web], browser: Any) -> None:
     """The words, the figures and the forms are there; what needs a script is not seen."""
     web = make_web("sqlite")

@@ -42,7 +42,7 @@ WORKLOADS = ("Deployment", "Job")
 
 @dataclass(frozen=True)
 class Image:
-    """What the build came to, and its processes."""
+    """The result of the build, and its processes."""
 
     entrypoint: list[str]
     cmd: list[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from winch.core.lifecycle import JobState
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import ClaimRef
 from winch.web.draw.charts import ChartRow, drawn
-from winch.web.pages.show import percent, share
+from winch.web.pages.show import age, ago, percent, share
 
 HTML = {"accept": "text/html"}
 
@@ -35,11 +36,36 @@ def test_ticks_of_time_are_round_in_the_unit_that_is_shown(top: float) -> None:
         assert len(tick.replace(".", "")) <= 3, ticks
 
 
+def test_a_legend_has_no_figure_of_long_ago() -> None:
+    """A queue that stood still since noon does not wait 250 ms now."""
+    rows = [
+        ChartRow("p50", "tone-a", [0.2, 0.25, None, None, None, None]),
+        ChartRow("p95", "tone-b", [0.4, 0.4, 0.4, 0.4, 0.5, None]),
+    ]
+    chart = drawn("t", rows, list("abcdef"), "s", unit="s")
+    assert [chart.last(row) for row in rows] == ["–", "500 ms"]
+
+
 def test_a_share_has_one_decimal() -> None:
     shown = [percent(value) for value in (2.3333333333333335, 40, 40.0, 99.96, 0)]
     assert shown == ["2.3 %", "40 %", "40 %", "100 %", "0 %"]
     column = [share(value) for value in (2.3333333333333335, 1, 0, 0.01, 99.9, 100)]
     assert column == ["2.3 %", "1.0 %", "0 %", "< 0.1 %", "99.9 %", "100 %"]
+
+
+def test_ages_in_lists_have_one_unit() -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+
+    def shown(seconds: float) -> tuple[str, str]:
+        moment = now - timedelta(seconds=seconds)
+        return age(moment, now), ago(moment, now)
+
+    assert shown(63) == ("1 m ago", "1 m 3 s ago")
+    assert shown(400_000) == ("4 d ago", "4 d 15 h ago")
+    assert shown(4.25) == ("4.2 s ago", "4.2 s ago")
+    assert shown(0.2) == ("now", "now")
+    assert shown(-6780) == ("in 1 h 53 m", "in 1 h 53 m"), "what is to come is not rounded by an hour"
+    assert age(None, now) == "–"
 
 
 def test_progress_is_shown_with_one_decimal(make_web: Callable[..., Web]) -> None:

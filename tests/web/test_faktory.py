@@ -376,7 +376,7 @@ def test_a_job_whose_key_is_not_here_holds_no_other_back(app: App, run: Run) -> 
 def test_a_mutation_goes_on_when_a_job_is_gone(
     app: App, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was deleted between the look for the jobs and the change."""
+    """The job was deleted between the search and the change."""
     look = mutations._all
 
     async def deleted_first(app: App, state: JobState) -> list[JobRecord]:

@@ -58,7 +58,7 @@ def fields(query: type | None) -> tuple[str, ...]:
 
 
 def test_hostile_queries(web: Web) -> None:
-    """Every value for every field in memory; where there is a store, a third of them by turns."""
+    """Every value for every field in memory; with a store, a third of them in turn."""
     web.add.enqueue(1)
     every = 1 if web.app.driver.name == "memory" else 3
     count = 0
@@ -113,7 +113,7 @@ def test_a_host_is_a_name_with_a_port(make_web: Callable[..., Web], host: str, s
     assert status == 200 or "Host" in answer.json()["detail"]
 
 
-def test_a_position_that_no_stream_sent_begins_it_anew(tmp_path: Path) -> None:
+def test_an_unknown_position_restarts_the_stream(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path / 'winch.db'}", events="full")
     app.migrate()
     with serving(app) as address:

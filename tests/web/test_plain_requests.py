@@ -138,7 +138,7 @@ def read_answers(data: bytes) -> list[tuple[int, dict[str, str], Any]]:
 
 
 def same(found: list[tuple[int, dict[str, str], Any]]) -> Any:
-    """Answers without what is drawn anew for each request."""
+    """Answers without the parts that differ for each request."""
     text = json.dumps([(status, sorted(headers.items()), str(body)) for status, headers, body in found])
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{16,}", "ID", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+Z|\w{3}, \d\d \w{3} \d{4} [0-9:]+ gmt", "TIME", text)
@@ -182,7 +182,7 @@ def test_a_body_after_its_head_takes_the_fast_path(
 def test_a_body_in_many_pieces_is_parsed_once(
     addresses: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a client with a long head and a byte at a time has the server parse the head each time."""
+    """Otherwise a client that sends a long head byte by byte makes the server parse it each time."""
     heads: list[int] = []
 
     def counting(data: bytes) -> plain_requests.PlainRequest | None:

@@ -195,7 +195,7 @@ def test_many_idle_connections_do_not_stop_it(make_web: Callable[..., Web]) -> N
             idle.append(one)
         began = time.monotonic()
         assert httpx.get(f"{address}/livez", timeout=20).status_code == 200
-        assert time.monotonic() - began < 10, "it answers while they say nothing"
+        assert time.monotonic() - began < 10, "it answers while they send nothing"
         for one in idle:
             one.close()
 

@@ -97,7 +97,7 @@ export class Client {
 
   /** @internal One request and the data of its reply, repeated with the same body while no server answers. */
   async request(method: string, path: string, body?: unknown, options: RequestOptions = {}): Promise<unknown> {
-    const until = Date.now() + (options.patience ?? PATIENCE_MS);
+    const until = performance.now() + (options.patience ?? PATIENCE_MS);
     const text = body === undefined ? undefined : JSON.stringify(body);
     let greatest = FIRST_PAUSE_MS;
     for (;;) {
@@ -105,7 +105,7 @@ export class Client {
       if (error === undefined) return data;
       const mayRepeat = error.status === 0 || AGAIN.has(error.status);
       const delay = error.retryAfterMs + Math.random() * greatest;
-      if (!mayRepeat || Date.now() + delay > until || options.signal?.aborted) throw error;
+      if (!mayRepeat || performance.now() + delay > until || options.signal?.aborted) throw error;
       await pause(delay, options.signal);
       if (options.signal?.aborted) throw error;
       greatest = Math.min(greatest * 2, GREATEST_PAUSE_MS);
@@ -167,17 +167,17 @@ export class Job<R = unknown> {
   /** What it returned, once it has. Throws JobFailed for a job that is dead or cancelled, and ResultTimeout. */
   async result(options: { timeout?: Duration; signal?: AbortSignal } = {}): Promise<R> {
     const timeout = options.timeout ?? "60s";
-    const until = Date.now() + milliseconds(timeout);
+    const until = performance.now() + milliseconds(timeout);
     for (let wait = 50; ; wait = Math.min(wait * 2, 1000)) {
       const found = (await this.client.request("GET", `${this.#path}/result`, undefined, {
-        patience: Math.max(until - Date.now(), 0),
+        patience: Math.max(until - performance.now(), 0),
         ...(options.signal === undefined ? {} : { signal: options.signal }),
       })) as { state: string; result: R; error: { message: string } | null };
       if (found.state === "completed") return found.result;
       if (found.state === "dead" || found.state === "cancelled") {
         throw new JobFailed(200, found.state, `job ${this.id} is ${found.state}: ${found.error?.message ?? ""}`);
       }
-      if (Date.now() + wait > until) {
+      if (performance.now() + wait > until) {
         throw new ResultTimeout(0, "timeout", `job ${this.id} is ${found.state} after ${timeout}`);
       }
       await pause(wait, options.signal);
@@ -212,10 +212,14 @@ function parsed(text: string, status: number): unknown {
   }
 }
 
-/** What a failed fetch says of its cause, which has no headers and no path. */
+/** What a failed fetch says of its cause, without addresses: that of a request has the key of a session, and Deno names it. */
 function why(error: unknown): string {
+  return cause(error).replace(/[a-z]+:\/\/\S+|\S*\/sessions\/\S*/gi, "…");
+}
+
+function cause(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
-  const cause = error.cause;
+  const { cause } = error;
   if (cause instanceof Error) return (cause as { code?: string }).code ?? cause.message;
   return error.name === "AbortError" ? "it took too long, or was given up" : error.message;
 }

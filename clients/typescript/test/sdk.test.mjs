@@ -111,6 +111,19 @@ test("the token is in no error and in no description of a client", async () => {
   }
 });
 
+test("the address of a request is in no error, whatever the runtime says", async () => {
+  const url = "http://127.0.0.1:1/api/v1/sessions/28916b9c-f06a-446a-aafa-0a0e0d87ed5b/claim";
+  const said = `error sending request for ${url} (127.0.0.1:1): closed, POST /api/v1/sessions/28916b9c/claim`;
+  const fetch = async () => {
+    throw new TypeError(said);
+  };
+  const broken = new Client("http://127.0.0.1:1", { fetch });
+  await assert.rejects(broken.request("GET", "/stats", undefined, { patience: 0 }), (error) => {
+    assert.equal(error.detail, "no answer from http://127.0.0.1:1: error sending request for … (127.0.0.1:1): closed, POST …");
+    return true;
+  });
+});
+
 test("a wrong address is refused at once", () => {
   for (const url of ["jobs.example.com", "ftp://jobs.example.com", ""]) {
     assert.throws(() => new Client(url), /https:\/\/jobs\.example\.com/);

@@ -19,6 +19,8 @@ from winch.engine.client.audit import actor, noted
 from winch.engine.client.backpressure import BOOK, PAUSED, UNTIL, pause_records, read_settings
 from winch.engine.client.client import Client
 from winch.engine.client.twins import blocking, twin
+from winch.engine.moving.holding import refuse_resume
+from winch.engine.moving.routed_driver import is_routed
 from winch.engine.tasks.options import check_queue
 from winch.engine.tasks.task import Unset
 from winch.storage.kv_records import KvFilter, KvRecord
@@ -77,6 +79,11 @@ class Queues:
         """Let workers claim from this queue again, and producers enqueue into one that drains."""
         check_queue(queue)
         driver = self._client.driver()
+        if not is_routed(driver):  # one that knows both stores resumes the queue where it runs
+            found: builtins.list[QueueInfo] = yield driver.queues()
+            for one in found:
+                if one.name == queue:
+                    yield from refuse_resume(driver, f"queue {queue!r}", one.pause_reason)
         yield driver.kv_delete(BOOK, [UNTIL + queue, PAUSED + queue])
         yield driver.resume(queue, by=actor())
         if (yield from self._settings()).get(queue, NO_SETTINGS).draining:

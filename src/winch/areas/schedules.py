@@ -21,6 +21,7 @@ from winch.engine.client.audit import noted
 from winch.engine.client.client import Client
 from winch.engine.client.job import Job
 from winch.engine.client.twins import blocking, twin
+from winch.engine.moving.holding import refuse_resume
 from winch.engine.tasks.options import _name
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.tasks.schedules import Run, Schedule, schedule_of
@@ -33,6 +34,7 @@ from winch.storage.decide.schedules import (
     Put,
     Remove,
     Resume,
+    ScheduleRows,
     ScheduleRun,
     Skip,
     Trigger,
@@ -172,6 +174,10 @@ class Schedules:
     @blocking
     def resume(self, name: str) -> Operation[None]:
         """Start its windows again from now on. Windows that passed meanwhile get no job."""
+        driver = self._client.driver()
+        rows: ScheduleRows = yield driver.schedules(name=name)
+        for row in rows.found:
+            yield from refuse_resume(driver, f"schedule {name!r}", row.pause_reason)
         yield from self._change(name, Resume())
         yield from self._noted("resume schedule", name)
 

@@ -21,7 +21,7 @@ from winch.core.lifecycle import JobState
 from winch.core.policy.queue_settings import QueueRule
 from winch.storage.crash_report import CrashReport
 from winch.storage.decide.schedules import Change, Changed, ScheduleRows, ScheduleRun
-from winch.storage.decide.waits import Dependencies, Sent, Taken
+from winch.storage.decide.waits import Dependencies, KeptSignal, Sent, Taken
 from winch.storage.gate_records import KeyHolder, LimitInfo, ScopeInfo, TenantInfo
 from winch.storage.params import (
     Acted,
@@ -295,6 +295,14 @@ class WaitVerbs(Protocol):
         """Take the oldest signal of this name that is not taken, while the claim is live; else
         nothing is changed and the answer is LOST. A job that has taken one for the same `wanted_by`
         gets that one again, in this claim and in every later one."""
+        ...
+
+    def untaken_signals(self, *, limit: int = 1000) -> Verb[list[KeptSignal]]:
+        """The signals that no job has taken, the oldest first: what a move brings to another store."""
+        ...
+
+    def forget_signals(self, which: Sequence[KeptSignal]) -> Verb[int]:
+        """Delete those of these signals that no job has taken; returns how many there were."""
         ...
 
     def enqueue_after(

@@ -90,6 +90,8 @@ class ComposedDriver:
     has_gated: Final = GateVerbs.has_gated
     signal: Final = WaitVerbs.signal
     take_signal: Final = WaitVerbs.take_signal
+    untaken_signals: Final = WaitVerbs.untaken_signals
+    forget_signals: Final = WaitVerbs.forget_signals
     enqueue_after: Final = WaitVerbs.enqueue_after
     unblock: Final = WaitVerbs.unblock
     due_schedules: Final = ScheduleVerbs.due_schedules

@@ -8,10 +8,12 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
+from winch.core.errors import ConfigError
 from winch.core.gates.uses import FIFO, LIMIT, GateSpec, gates_of, with_gates
 from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.core.values.ids import random_id
+from winch.engine.base.operation import Operation
 from winch.engine.client.backpressure import BOOK as QUEUE_SETTINGS
 from winch.engine.client.backpressure import read_settings
 from winch.engine.moving.carrying import (
@@ -21,6 +23,7 @@ from winch.engine.moving.carrying import (
     Carrier,
     records_of,
 )
+from winch.engine.moving.route import MoveStep, look
 from winch.storage.protocol import Driver
 
 BY = "winch move"
@@ -32,6 +35,18 @@ SHUT = GateSpec(n=0)
 def is_ours(reason: str | None) -> bool:
     """Whether a pause is one of a move."""
     return (reason or "").startswith(BY)
+
+
+def refuse_resume(driver: Driver, what: str, reason: str | None) -> Operation[None]:
+    """Refuse to end a pause of a move that is under way: jobs would run in both stores."""
+    if not is_ours(reason):
+        return
+    route = (yield from look(driver)).route
+    if route is not None and route.step is not MoveStep.DONE:
+        raise ConfigError(
+            f"winch move keeps {what} paused while jobs move to {route.address}: it ends with the move "
+            "(winch move --resume, then --cutover; or --back)"
+        )
 
 
 # -- FIFO keys --------------------------------------------------------------------------------------

@@ -271,6 +271,7 @@ class Mover:
         carrier.settle()
         settings.copy_settings(carrier, is_back=freed is MoveStep.BACK_FREE)
         settings.copy_effects(carrier, self._effects)
+        settings.copy_signals(carrier)
         holding.hold_keys(carrier)
         shut = {**holding.limits_to_shut(carrier), **route.limits}
         route = self._change(route, route.changed(limits=shut))
@@ -354,7 +355,9 @@ class Mover:
         while True:
             route, left = self.sweep(route)
             if not left:
-                settings.copy_search(self.carrier(route), final_too=route.final_too)
+                carrier = self.carrier(route)
+                settings.copy_search(carrier, final_too=route.final_too)
+                settings.bring_signals(carrier)
                 return route
             if time.monotonic() - reported_at > 5:
                 reported_at = time.monotonic()
@@ -381,6 +384,7 @@ class Mover:
         self._resume(self.source, route)
         self._resume(self.target, route)
         schedules.forget_schedules(self.target)
+        schedules.forget_schedules(self.source)  # those that were removed in the target
         settings.forget_copies(self.source, self.target)
         self._forget_route(self.source, route.epoch)  # last: without it no other mover goes on here
         self._tell(f"back: all jobs are in {self.source.describe()} again")

@@ -254,6 +254,11 @@ def _is_some(one: object) -> bool:
     return one is not None
 
 
+def is_routed(driver: Driver) -> bool:
+    """Whether this driver knows both stores of a move."""
+    return isinstance(cast(object, driver), RoutedDriver)
+
+
 def routed(connected: Callable[[str], Driver], url: str, move_to: str | None) -> Driver:
     """The driver of a store, for a process that may know where its jobs move."""
     source = connected(url)

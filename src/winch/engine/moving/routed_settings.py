@@ -26,6 +26,7 @@ from winch.storage.decide.schedules import (
     Put,
     Remove,
     ScheduleRows,
+    ScheduleRun,
     Tick,
     read_definition,
 )
@@ -216,6 +217,21 @@ class RoutedSettings(Routing):
             rows = {row.name: row for row in here.found if not is_in(route.scope, row)} | moved
             found = tuple(row for _, row in sorted(rows.items()))
             return msgspec.structs.replace(there, found=found)
+
+        return self._routed(plain, plan)
+
+    def schedule_runs(self, name: str, *, limit: int = 50) -> Verb[list[ScheduleRun]]:
+        plain = self.source.schedule_runs(name, limit=limit)
+        if self._is_idle:
+            return plain
+
+        def plan() -> Plan[list[ScheduleRun]]:
+            runs: list[ScheduleRun] = []
+            if _is_ticked_there((yield from self._current())):
+                runs = yield On(self.target, self.target.schedule_runs(name, limit=limit))
+            if not runs:
+                runs = yield On(self.source, plain)
+            return runs
 
         return self._routed(plain, plan)
 

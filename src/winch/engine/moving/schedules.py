@@ -106,7 +106,7 @@ def _adopt(
 
 
 def forget_schedules(driver: Driver) -> None:
-    """Remove those that a move has left behind in a store that it went back from."""
+    """Remove those that a way back has left behind, paused for the other store."""
     for row in driver.run(driver.schedules()).found:
         if is_ours(row.pause_reason) and not row.declared_by:
             driver.run(driver.change_schedule(row.name, Remove()))

@@ -34,6 +34,7 @@ EFFECTS_KEPT = timedelta(days=1)
 # After how many records the mover looks whether it still has the lock.
 LOCK_EVERY = 50
 PAGE = 500
+MOST_SIGNALS = 10_000
 
 
 def copy_settings(carrier: Carrier, *, is_back: bool) -> None:
@@ -140,6 +141,24 @@ def copy_effects(carrier: Carrier, known: set[KvRecord]) -> None:
             # It was begun when it was copied. What is done is not done again.
             target.run(target.kv_swap(kept, instead_of=BEGUN))
         known.add(record)
+
+
+def copy_signals(carrier: Carrier) -> None:
+    """The signals that no job has taken, for the jobs that will wait for them there."""
+    for signal in carrier.source.run(carrier.source.untaken_signals(limit=MOST_SIGNALS)):
+        carrier.still_mine()
+        carrier.target.run(carrier.target.signal(signal.name, signal.payload, id=signal.id))
+
+
+def bring_signals(carrier: Carrier) -> None:
+    """The same once no live job is left in the source, which forgets them: none is taken in both."""
+    source = carrier.source
+    while signals := source.run(source.untaken_signals(limit=PAGE)):
+        for signal in signals:
+            carrier.still_mine()
+            carrier.target.run(carrier.target.signal(signal.name, signal.payload, id=signal.id))
+        if not carrier.scope.is_all or not source.run(source.forget_signals(signals)):
+            return
 
 
 def copy_search(carrier: Carrier, *, final_too: bool) -> None:

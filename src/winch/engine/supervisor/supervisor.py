@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -207,9 +208,10 @@ class Supervisor:
             raise ConfigError("a worker that is about to end keeps its settings")
         # The last of an option counts.
         self._command = [*self._command, *changed]
-        what = " ".join(changed)
+        what = shlex.join(changed)
         self._send(Retire(f"an operator has set {what}"))
-        return f"replaces its {self._processes} processes by some with {what}"
+        them = "process by one" if self._processes == 1 else f"{self._processes} processes by some"
+        return f"replaces its {them} with {what}"
 
     def _send(self, message: Drain | Retire | Quiet | DumpStacks) -> None:
         for child in self._children.values():

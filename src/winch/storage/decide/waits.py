@@ -46,6 +46,14 @@ class Sent(msgspec.Struct, frozen=True):
     is_new: bool
 
 
+class KeptSignal(msgspec.Struct, frozen=True):
+    """A signal that no job has taken."""
+
+    name: str
+    id: str
+    payload: str
+
+
 class Dependencies(msgspec.Struct, frozen=True):
     """What jobs wait for, by their ids. With a `claim` they are added only while it is live."""
 

@@ -18,6 +18,8 @@ from winch.web.pages.show import clock, number, span, zone
 
 WIDTH, HEIGHT = 720.0, 180.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 8.0, 12.0, 24.0
+# A figure of so many moments ago is still the present one.
+LATEST = 3
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ class Chart:
         return span(value) if self.unit == "s" else number(value)
 
     def last(self, row: ChartRow) -> str:
-        """The newest figure of a series; a gap at the right edge does not hide it."""
-        return self.value(next((one for one in reversed(row.values) if one is not None), None))
+        """The present figure of a series: the newest, where it is of the last moments. The very last is
+        left out while it is short."""
+        return self.value(next((one for one in reversed(row.values[-LATEST:]) if one is not None), None))
 
     @property
     def data(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ MAX_WID_CHARS = 100
 
 
 class HelloBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client says of itself. FaktoryWorkers have a `wid`."""
+    """What a client says of itself. A worker has a `wid`."""
 
     v: int = VERSION
     hostname: str = ""

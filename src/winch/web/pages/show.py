@@ -67,6 +67,12 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
     return f"in {span(-passed)}" if passed < timedelta(0) else f"{span(passed)} ago"
 
 
+def age(moment: datetime | None, now: datetime | None = None) -> str:
+    """`ago` for a list: one unit of what has passed, `18 m ago`."""
+    text = ago(moment, now)
+    return " ".join([*text.split(" ")[:2], "ago"]) if text.endswith(" ago") else text
+
+
 def stamp(moment: datetime | None) -> str:
     return "" if moment is None else f"{moment.astimezone(zone()):%Y-%m-%d %H:%M:%S %Z}"
 
@@ -174,6 +180,7 @@ FILTERS = {
     "share": share,
     "size": size,
     "span": span,
+    "age": age,
     "ago": ago,
     "stamp": stamp,
     "iso": iso,

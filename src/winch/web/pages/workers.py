@@ -68,6 +68,7 @@ async def list_page(call: WebCall) -> Response:
         rows=[
             row(session, usage.get(session.id), running.get(session.id, []), now) for session in shown
         ],
+        has_labels=any(one_.labels for one_ in shown),
         tiles=_tiles(shown, lost, usage),
         is_full=bool(shown) and all(s.running >= s.slots for s in shown),
         lost=await _what_became(call, lost),

@@ -41,6 +41,7 @@ def obstacles(app: App) -> Findings:
 
 def checks_for(app: App) -> list[Callable[[App], Findings]]:
     """The checks that fit the app's store, the cheapest first."""
+    from winch.cli.admin.checks.move import check_move
     from winch.cli.admin.checks.store import check_jobs, check_schedules, check_workers
 
     found: list[Callable[[App], Findings]] = []
@@ -56,4 +57,4 @@ def checks_for(app: App) -> list[Callable[[App], Findings]]:
         from winch.cli.admin.checks.redis import check_redis
 
         found.append(check_redis)
-    return [*found, check_workers, check_jobs, check_schedules]
+    return [*found, check_move, check_workers, check_jobs, check_schedules]

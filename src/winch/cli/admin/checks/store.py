@@ -16,7 +16,9 @@ from winch.engine.moving.holding import is_ours
 # Ready jobs that are looked at for tasks that no worker knows.
 LOOK_AT = 10_000
 # For what `winch move` keeps paused.
-MOVE_ADVICE = "it ends with the move: winch move --resume, then --cutover; or --back"
+MOVE_ADVICE = (
+    "winch move --back ends it; after a cut-over it stays, so that nothing runs here by mistake"
+)
 
 
 def check_workers(app: App) -> Findings:

@@ -20,6 +20,7 @@ from winch.storage.decide.waits import (
     KEEP_UNTAKEN,
     SIGNAL,
     Dependencies,
+    KeptSignal,
     Sent,
     Taken,
     awaited_by,
@@ -65,6 +66,28 @@ class WaitVerbs:
             return Taken(Answer.TOOK, signal.payload)
 
         return verb("take_signal", body)
+
+    def untaken_signals(self, *, limit: int = 1000) -> Verb[list[KeptSignal]]:
+        def body() -> list[KeptSignal]:
+            sent = [
+                (signal.sent_at, name, id_, signal.payload)
+                for (name, id_), signal in self._state.waits.signals.items()
+                if signal.taken_by is None
+            ]
+            return [KeptSignal(name, id_, payload) for _, name, id_, payload in sorted(sent)[:limit]]
+
+        return verb("untaken_signals", body, is_read=True)
+
+    def forget_signals(self, which: Sequence[KeptSignal]) -> Verb[int]:
+        def body() -> int:
+            signals = self._state.waits.signals
+            keys = [(one.name, one.id) for one in which]
+            gone = [key for key in keys if key in signals and signals[key].taken_by is None]
+            for key in gone:
+                del signals[key]
+            return len(gone)
+
+        return verb("forget_signals", body)
 
     def enqueue_after(
         self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None

@@ -111,8 +111,36 @@ WHERE id IN (SELECT id FROM {schema}.claimed)
 ORDER BY job.id DESC
 LIMIT :limit;
 
--- list_jobs.waiting: the same for scheduled, retrying and blocked jobs only. They have indexes of their own, and the
--- planner knows whether they are few.
+-- list_jobs.few_waiting: the same for scheduled, retrying and blocked jobs only, found by their own indexes. No rows where
+-- there are `most` of them or more: then list_jobs.waiting walks over all jobs and passes few others.
+WITH found AS MATERIALIZED (
+    SELECT job.id
+    FROM {schema}.job
+    WHERE filed = ANY (:states::text[])
+        AND (:after::uuid IS NULL OR id < :after::uuid)
+        AND (:first::uuid IS NULL OR id >= :first::uuid)
+        AND (:task::text IS NULL OR task = :task::text)
+        AND (:queue::text IS NULL OR queue = :queue::text)
+        AND (:tag::text IS NULL OR tags @> ARRAY[:tag::text])
+    LIMIT :most
+)
+SELECT
+    id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
+    tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
+    fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
+    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE, seq
+FROM {schema}.job
+WHERE id = ANY (ARRAY(SELECT found.id FROM found ORDER BY found.id DESC LIMIT :limit))
+    AND (SELECT count(*) FROM found) < :most
+    AND filed = ANY (:states::text[])
+ORDER BY job.id DESC
+LIMIT :limit;
+
+-- list_jobs.are_many: whether that many jobs have these states.
+SELECT count(*) >= :most
+FROM (SELECT job.id FROM {schema}.job WHERE filed = ANY (:states::text[]) LIMIT :most) AS few;
+
+-- list_jobs.waiting: the same where they are many.
 SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,

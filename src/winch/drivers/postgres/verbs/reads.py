@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -40,6 +41,8 @@ _FEW = {
     "list_jobs.running": {JobState.RUNNING},
     "list_jobs.waiting": LIVE - {JobState.READY, JobState.RUNNING},
 }
+# Up to so many waiting jobs are found by their own indexes and sorted.
+_MOST_WAITING = 100_000
 
 
 class ReadVerbs:
@@ -94,20 +97,31 @@ class ReadVerbs:
                     most=which.most,
                 )
                 first = max(filter(None, (first, floor)), default=None)
-            rows = yield self._base.statement(
-                name,
-                is_alone=True,
-                is_live=bool(states & LIVE),
-                is_kept=bool(states & FINAL),
-                states=sorted(states) if which.states else None,
-                task=which.task,
-                queue=which.queue,
-                tag=which.tag,
-                fingerprint=which.fingerprint,
-                after=which.after,
-                first=first,
-                limit=which.limit + 1,
-            )
+            given: dict[str, Any] = {
+                "states": sorted(states) if which.states else None,
+                "task": which.task,
+                "queue": which.queue,
+                "tag": which.tag,
+                "after": which.after,
+                "first": first,
+                "limit": which.limit + 1,
+            }
+            rows: list[Any] = []
+            is_walk = True
+            if name == "list_jobs.waiting":
+                rows = yield self._base.statement(
+                    "list_jobs.few_waiting", is_alone=True, most=_MOST_WAITING, **given
+                )
+                is_walk = not rows and (yield from self._are_many(states))
+            if is_walk:
+                rows = yield self._base.statement(
+                    name,
+                    is_alone=True,
+                    is_live=bool(states & LIVE),
+                    is_kept=bool(states & FINAL),
+                    fingerprint=which.fingerprint,
+                    **given,
+                )
             rows.sort(key=lambda row: str(row[0]), reverse=True)
             page = tuple(READ.job(row) for row in rows[: which.limit])
             if floor is not None and len(rows) <= which.limit and floor >= (which.first or ""):
@@ -115,6 +129,12 @@ class ReadVerbs:
             return Page(page, page[-1].id if len(rows) > which.limit else None)
 
         return self._base.read("list_jobs", body)
+
+    def _are_many(self, states: Collection[JobState]) -> Body[bool]:
+        ((are_many,),) = yield self._base.statement(
+            "list_jobs.are_many", is_alone=True, states=sorted(states), most=_MOST_WAITING
+        )
+        return bool(are_many)
 
     def oldest_snapshot(self) -> Verb[timedelta]:
         """As `SnapshotStore` has it."""

@@ -10,7 +10,7 @@ from winch.drivers.postgres.records import read_moment
 from winch.drivers.postgres.statements import Body
 from winch.drivers.postgres.verbs.base import Base
 from winch.drivers.postgres.verbs.enqueue import EnqueueVerbs
-from winch.storage.decide.waits import DEAD, JOB, Dependencies, Sent, Taken
+from winch.storage.decide.waits import DEAD, JOB, Dependencies, KeptSignal, Sent, Taken
 from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted
 from winch.storage.verbs import Now, Verb
 
@@ -42,6 +42,25 @@ class WaitVerbs:
             return Taken(Answer.TOOK, rows[0][0] if rows else None)
 
         return Verb("take_signal", body)
+
+    def untaken_signals(self, *, limit: int = 1000) -> Verb[list[KeptSignal]]:
+        def body() -> Body[list[KeptSignal]]:
+            rows = yield self._base.statement("untaken_signals", is_alone=True, limit=limit)
+            return [KeptSignal(*row) for row in rows]
+
+        return self._base.read("untaken_signals", body)
+
+    def forget_signals(self, which: Sequence[KeptSignal]) -> Verb[int]:
+        def body() -> Body[int]:
+            rows = yield self._base.statement(
+                "forget_signals",
+                is_alone=True,
+                names=[one.name for one in which],
+                ids=[one.id for one in which],
+            )
+            return len(rows)
+
+        return Verb("forget_signals", body)
 
     def enqueue_after(
         self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None

@@ -8,7 +8,7 @@ from winch.core.job import from_micros
 from winch.drivers.redis.records import MICROSECOND, micros
 from winch.drivers.redis.verbs.base import Base, Body
 from winch.drivers.redis.verbs.enqueue import EnqueueVerbs
-from winch.storage.decide.waits import KEEP_TAKEN, KEEP_UNTAKEN, Dependencies, Sent, Taken
+from winch.storage.decide.waits import KEEP_TAKEN, KEEP_UNTAKEN, Dependencies, KeptSignal, Sent, Taken
 from winch.storage.params import Answer, ClaimRef, Enqueued, NewJob, Promoted
 from winch.storage.verbs import Now, Verb
 
@@ -50,6 +50,20 @@ class WaitVerbs:
             return Taken(Answer(answer.decode()), payload[0].decode() if payload else None)
 
         return Verb("take_signal", body)
+
+    def untaken_signals(self, *, limit: int = 1000) -> Verb[list[KeptSignal]]:
+        def body() -> Body[list[KeptSignal]]:
+            rows = yield self._call("untaken_signals", limit=limit)
+            return [KeptSignal(*(part.decode() for part in row)) for row in rows]
+
+        return Verb("untaken_signals", body, is_read=True)
+
+    def forget_signals(self, which: Sequence[KeptSignal]) -> Verb[int]:
+        def body() -> Body[int]:
+            gone: int = yield self._call("forget_signals", signals=[(one.name, one.id) for one in which])
+            return gone
+
+        return Verb("forget_signals", body)
 
     def enqueue_after(
         self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None

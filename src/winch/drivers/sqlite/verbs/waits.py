@@ -19,6 +19,7 @@ from winch.storage.decide.waits import (
     JOB,
     SIGNAL,
     Dependencies,
+    KeptSignal,
     Sent,
     Taken,
     bounds,
@@ -57,6 +58,20 @@ class WaitVerbs:
             return Taken(Answer.TOOK, rows[0][0] if rows else None)
 
         return Verb("take_signal", body)
+
+    def untaken_signals(self, *, limit: int = 1000) -> Verb[list[KeptSignal]]:
+        def body() -> Body[list[KeptSignal]]:
+            rows = yield from query("untaken_signals", limit=limit)
+            return [KeptSignal(*row) for row in rows]
+
+        return Verb("untaken_signals", body, is_read=True)
+
+    def forget_signals(self, which: Sequence[KeptSignal]) -> Verb[int]:
+        def body() -> Body[int]:
+            signals = to_json([[one.name, one.id] for one in which])
+            return len((yield from query("forget_signals", signals=signals)))
+
+        return Verb("forget_signals", body)
 
     def enqueue_after(
         self, jobs: Sequence[NewJob], after: Dependencies, *, is_repeat: bool = False, now: Now = None

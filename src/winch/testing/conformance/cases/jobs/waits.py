@@ -141,6 +141,32 @@ def a_lost_claim_takes_nothing(bench: Bench) -> None:
 
 
 @case()
+def signals_that_no_job_has_taken_are_listed_and_forgotten(bench: Bench) -> None:
+    """Those of a move: one that was taken stays, so that its step gets it again."""
+    untaken = bench.driver.untaken_signals
+    assert bench.call(untaken()) == []
+    for number in range(3):
+        send(bench, f"door:{number}", f'{{"n":{number}}}', id=f"id {number}")
+        bench.advance(SECOND)
+    send(bench, "door:0", "2", id="id 3")
+    kept = bench.call(untaken())
+    assert [(one.name, one.id) for one in kept] == [
+        ("door:0", "id 0"), ("door:1", "id 1"), ("door:2", "id 2"), ("door:0", "id 3")
+    ]  # fmt: skip
+    assert kept[1].payload == '{"n":1}'
+    assert bench.call(untaken(limit=2)) == kept[:2]
+    (claim,) = claimed(bench)
+    assert take(bench, claim, "door:1").payload == '{"n":1}'
+    assert bench.call(bench.driver.forget_signals(kept[:2])) == 1
+    assert bench.call(bench.driver.forget_signals(kept[:2])) == 0
+    assert bench.call(untaken()) == kept[2:]
+    assert take(bench, claim, "door:1").payload == '{"n":1}'
+    assert take(bench, claim, "door:0").payload == "2"
+    assert not send(bench, "door:1", id="id 1").is_new
+    assert send(bench, "door:0", id="id 0").is_new
+
+
+@case()
 def signals_taken_at_the_same_time_go_to_different_jobs(bench: Bench) -> None:
     claims = claimed(bench, 4)
     for number in range(3):
