@@ -410,7 +410,7 @@ def test_two_producers_and_a_claim_take_one_permit_once(store: Store) -> None:
     """Each begins while the one before it has not committed."""
     session = store.session()
     standing(store, session)
-    standing_too = [new_token(), session, None, "nobody"]
+    standing_too = [new_token(), session, None, "none"]
     with connected(store.url) as conn:
         conn.execute(
             "INSERT INTO winch.offer VALUES (%s, %s, 'default', %s, %s, 'infinity')", standing_too
