@@ -60,7 +60,7 @@ class RemoteWorker:
         self._slots = slots
         self._handlers: dict[str, Handler] = {}
         self._contracts: list[dict[str, Any]] = []
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self._running: dict[tuple[str, str], RemoteContext] = {}
         self._claiming: set[str] = set()
         self._free = threading.Semaphore(slots)
