@@ -15,6 +15,7 @@ import pytest
 from tests.engine.worker_kit import until, worker_process
 from winch import App, Collected, ConfigError, JobState, Middleware
 from winch.core.job import Claim
+from winch.engine.client.why import why
 from winch.engine.worker.worker import Worker
 
 SLOTS = 4
@@ -220,5 +221,9 @@ def test_why_shows_how_many_slots_a_job_needs_and_configure_gives_them(
         app.workers.quiet(app.workers.list()[0].worker, wait="20s")
         app.queues.resume("default")
         waiting = render.enqueue()
-        assert "as soon as 4 of its slots are free" in waiting.why()
+        assert waiting.why().startswith(
+            "The only worker of its queue 'default' that has its task is quiet."
+        )
+        narrowed = app.client.run(why(app.driver, waiting.id, names_others=False))
+        assert "as soon as 4 of its slots are free" in str(narrowed)
     app.close()
