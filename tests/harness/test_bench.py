@@ -229,8 +229,10 @@ def test_a_run_leaves_json_a_plot_and_a_page(tmp_path: Path) -> None:
     assert both["pg drain"]["winch"].median("rate") == 50_000
     assert both["pg bulk"]["winch"].median("rate") == 9
     assert absent == {"oban": "needs 3.12"}
-    measured = report.about_all("2026-01-02", True, about("SQLite 3.40", huey="2"), tmp_path / "results")
-    assert measured == about("PostgreSQL 15.1, SQLite 3.40", pgqueuer="1", huey="2")
+    about_both = report.about_all(
+        "2026-01-02", True, about("SQLite 3.40", huey="2"), tmp_path / "results"
+    )
+    assert about_both == about("PostgreSQL 15.1, SQLite 3.40", pgqueuer="1", huey="2")
     assert report.with_earlier("2026-01-03", True, later, {}, tmp_path / "results") == (later, {})
     assert report.with_earlier("2026-01-02", False, later, {}, tmp_path / "results") == (later, {})
     # S314 guards against hostile XML; this was just drawn here.
