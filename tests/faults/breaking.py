@@ -57,6 +57,8 @@ class Unforeseen(Exception):
 
 
 def _coroutine(owner: Any, method: str) -> Callable[[], None]:
+    assert callable(getattr(owner, method))
+
     async def broken(*_: Any, **__: Any) -> None:
         await asyncio.sleep(SOON)
         raise Unforeseen(f"{owner.__name__}.{method}")
@@ -65,6 +67,8 @@ def _coroutine(owner: Any, method: str) -> Callable[[], None]:
 
 
 def _thread(owner: type, method: str) -> Callable[[], None]:
+    assert callable(getattr(owner, method))
+
     def broken(*_: Any, **__: Any) -> None:
         time.sleep(SOON)
         raise Unforeseen(f"{owner.__name__}.{method}")
@@ -142,9 +146,9 @@ IN_SUPERVISOR: dict[str, Callable[[], None]] = {
 IN_REDIS_SUPERVISOR: dict[str, Callable[[], None]] = {
     "listen": _coroutine(redis_listen.Listener, "_run"),
 }
-IN_CELL: dict[str, Callable[[], None]] = {
+IN_ISOLATED: dict[str, Callable[[], None]] = {
     "job": _coroutine(Executor, "run_here"),
-    "reports": _coroutine(isolated_child, "_tell"),
+    "reports": _coroutine(isolated_child, "_report"),
 }
 IN_EMBEDDED: dict[str, Callable[[], None]] = {"heart": _thread(EmbeddedWorker, "_beat")}
 
@@ -191,4 +195,4 @@ if __name__ == "__main__":
         (IN_SUPERVISOR | IN_REDIS_SUPERVISOR)[broken]()
     main()
 elif (mine := _next()) is not None:
-    (IN_CHILD | IN_POSTGRES_CHILD | IN_CELL)[mine]()
+    (IN_CHILD | IN_POSTGRES_CHILD | IN_ISOLATED)[mine]()

@@ -43,7 +43,7 @@ TABLE = {
     *breaking.IN_REDIS_SUPERVISOR,
     *breaking.IN_SUPERVISOR,
     *breaking.IN_EMBEDDED,
-    *breaking.IN_CELL,
+    *breaking.IN_ISOLATED,
 }
 # Loops of `winch serve`, which is no worker.
 IN_SERVER = {"declaration", "proof", "reservations of Faktory workers", "sampler"}
@@ -207,7 +207,7 @@ def test_a_child_whose_connections_lose_their_loops_is_replaced(
         postgres_server.drop_database(url)
 
 
-@pytest.mark.parametrize("name", list(breaking.IN_CELL))
+@pytest.mark.parametrize("name", list(breaking.IN_ISOLATED))
 def test_a_process_of_its_own_whose_loop_ends_is_not_waited_for(tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path / 'winch.db'}"
     app = App(url)
