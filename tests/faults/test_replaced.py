@@ -33,7 +33,7 @@ def test_a_child_is_replaced_after_so_many_jobs(store: str, postgres_server: Dat
         assert verdict.counters["runs"] == len(jobs)
 
 
-def test_a_cell_is_replaced_after_so_many_jobs(postgres_server: Databases) -> None:
+def test_an_isolated_process_is_replaced_after_so_many_jobs(postgres_server: Databases) -> None:
     with Stage("--max-jobs 2, isolated", "sqlite", postgres_server) as stage:
         jobs = stage.enqueue("alone", times=4)
         stage.worker(concurrency=1, flags=["--max-jobs", "2"])
