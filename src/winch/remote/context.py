@@ -59,7 +59,7 @@ class RemoteContext:
         return self.timeout is not None and time.monotonic() - self._began > self.timeout + by
 
     def ends(self) -> bool:
-        """True for the first who ends the job: its handler, or the end of its time."""
+        """True for the first end of the job: by its handler, or by the timeout."""
         with self._worker.lock:
             had, self._has_ended = self._has_ended, True
         return not had

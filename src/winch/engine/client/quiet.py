@@ -23,7 +23,7 @@ _decode = msgspec.json.Decoder(_Noted).decode
 
 
 def quiet_sessions(driver: Driver) -> Operation[set[str]]:
-    """The sessions that claim nothing until they are told to; at most those of 1,000 processes."""
+    """The sessions that claim nothing until a resume; at most those of 1,000 processes."""
     lines: list[KvRecord] = yield driver.kv_list(KvFilter(book=BOOK))
     found = set()
     for line in lines:
