@@ -331,7 +331,7 @@ function winch.add_lease(uuid,uuid,timestamp with time zone,uuid[]): returns voi
     ON CONFLICT (token) DO UPDATE
     SET unended = lease.unended + excluded.unended,
         ids = lease.ids || excluded.ids;
-function winch.candidates(text,boolean,text[],bigint,bigint,bigint): returns TABLE(id uuid, sort_key bigint, attempt integer, options text, tenant text, is_plain boolean, priority integer, weight bigint, is_cut boolean) stable 
+function winch.candidates(text,boolean,text[],bigint,bigint,bigint): returns TABLE(id uuid, at tid, sort_key bigint, attempt integer, options text, tenant text, is_plain boolean, priority integer, weight bigint, share bigint) stable 
 
 #variable_conflict use_column
 BEGIN
@@ -358,12 +358,13 @@ BEGIN
             ) AS next
         )
         SELECT
-            first.id, first.sort_key, first.attempt, first.options, first.tenant, first.is_plain, first.priority,
-            1::bigint, false
+            first.id, first.at, first.sort_key, first.attempt, first.options, first.tenant, first.is_plain,
+            first.priority, 1::bigint, NULL::bigint
         FROM levels
         CROSS JOIN LATERAL (
             SELECT
-                job.id, job.sort_key, job.attempt, job.options, job.tenant, job.gate IS NULL AS is_plain, job.priority
+                job.id, job.ctid AS at, job.sort_key, job.attempt, job.options, job.tenant,
+                job.gate IS NULL AS is_plain, job.priority
             FROM "winch".job
             WHERE job.queue = wanted
                 AND job.filed = 'ready'
@@ -379,7 +380,8 @@ BEGIN
         LIMIT most + ahead;
     END IF;
     RETURN QUERY
-    SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant, false, job.priority, 1::bigint, false
+    SELECT
+        job.id, job.ctid, job.sort_key, job.attempt, job.options, job.tenant, false, job.priority, 1::bigint, NULL::bigint
     FROM "winch".job
     WHERE job.queue = wanted
         AND job.filed = 'ready'
@@ -391,7 +393,7 @@ BEGIN
     ORDER BY job.queue, job.sort_key, job.id
     LIMIT most + ahead;
     RETURN QUERY
-    SELECT job.id, job.sort_key, job.attempt, NULL::text, NULL::text, true, job.priority, 1::bigint, false
+    SELECT job.id, job.ctid, job.sort_key, job.attempt, NULL::text, NULL::text, true, job.priority, 1::bigint, NULL::bigint
     FROM "winch".job
     WHERE job.queue = wanted
         AND job.filed = 'ready'
@@ -411,11 +413,11 @@ BEGIN
     IF is_by_priority THEN
         RETURN QUERY
         SELECT
-            first.id, first.sort_key, first.attempt, first.options, first.tenant, false, first.priority,
-            first.weight, false
+            first.id, first.at, first.sort_key, first.attempt, first.options, first.tenant, false, first.priority,
+            first.weight, NULL::bigint
         FROM (
             SELECT
-                job.id, job.sort_key, job.attempt, job.options, job.tenant, job.priority,
+                job.id, job.ctid AS at, job.sort_key, job.attempt, job.options, job.tenant, job.priority,
                 greatest((limit_set.spec::jsonb ->> 'n')::bigint, 1) AS weight,
                 row_number() OVER (PARTITION BY job.tenant ORDER BY job.priority DESC, job.sort_key, job.id) AS place
             FROM "winch".job
@@ -430,13 +432,14 @@ BEGIN
         WHERE first.place <= most + spare;
         RETURN;
     END IF;
-    -- Of each tenant a fifth more than its weight gives it of the claim: others may have fewer.
+    -- Of each tenant what its weight gives it of the claim, and `spare` more. Tenants whose jobs all run are counted, too: to
+    -- tell them apart, all those jobs would be read.
     RETURN QUERY
     WITH RECURSIVE tenants (tenant) AS (
         (
             SELECT job.tenant
             FROM "winch".job
-            WHERE job.queue = wanted AND job.filed = 'ready' AND job.state = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NOT NULL
+            WHERE job.queue = wanted AND job.filed = 'ready' AND job.gate IS NOT NULL AND job.tenant IS NOT NULL
             ORDER BY job.tenant
             LIMIT 1
         )
@@ -448,7 +451,6 @@ BEGIN
             FROM "winch".job
             WHERE job.queue = wanted
                 AND job.filed = 'ready'
-                AND job.state = 'ready'
                 AND job.gate IS NOT NULL
                 AND job.tenant IS NOT NULL
                 AND job.tenant > tenants.tenant
@@ -463,16 +465,16 @@ BEGIN
     ),
     shares AS MATERIALIZED (
         SELECT
-            weighed.tenant, weighed.weight,
-            least(most, ceil(1.2 * most * weighed.weight / sum(weighed.weight) OVER ())::bigint) + spare AS share
+            weighed.*,
+            least(most, ceil(most * weighed.weight / sum(weighed.weight) OVER ())::bigint) + spare AS share
         FROM weighed
     )
     SELECT
-        first.id, first.sort_key, first.attempt, first.options, first.tenant, false, first.priority, shares.weight,
-        count(*) OVER (PARTITION BY shares.tenant) >= shares.share
+        first.id, first.at, first.sort_key, first.attempt, first.options, first.tenant, false, first.priority,
+        shares.weight, shares.share
     FROM shares
     CROSS JOIN LATERAL (
-        SELECT job.id, job.sort_key, job.attempt, job.options, job.tenant, job.priority
+        SELECT job.id, job.ctid AS at, job.sort_key, job.attempt, job.options, job.tenant, job.priority
         FROM "winch".job
         WHERE job.queue = wanted
             AND job.filed = 'ready'
@@ -484,7 +486,7 @@ BEGIN
         LIMIT shares.share
     ) AS first;
 END
-function winch.claim_gated(text[],uuid,uuid,text[],bigint,bigint,bigint,bigint,bigint,bigint,timestamp with time zone,text[]): returns TABLE(place bigint, has_permit boolean, rest integer, is_rare boolean, claimed winch.job) enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
+function winch.claim_gated(text[],uuid,uuid,text[],bigint,bigint,bigint,bigint,bigint,bigint,timestamp with time zone,text[]): returns TABLE(place bigint, has_permit boolean, rest integer, is_rare boolean, id text, queue text, task text, args text, attempt integer, fence bigint, created_at timestamp with time zone, run_at timestamp with time zone, claimed_at timestamp with time zone, version integer, is_suspect boolean, expires_at timestamp with time zone, headers text, options text, checkpoint text) enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
 #variable_conflict use_column
 DECLARE
@@ -522,8 +524,9 @@ DECLARE
     c_plain boolean[];
     c_line integer[];
     c_weight bigint[];
-    c_cut boolean[];
+    c_share bigint[];
     c_tenant text[];
+    c_at tid[];
     c_place tid[];
     l_tenant text[];
     l_weight bigint[];
@@ -534,7 +537,6 @@ DECLARE
     -- Slots of the draw: which line is served, at which virtual time.
     s_line integer[];
     s_tag double precision[];
-    s_number bigint[];
     -- Texts of options, the uses of gates in them, and the gates.
     t_options text[];
     t_from integer[];
@@ -598,7 +600,10 @@ BEGIN
     END IF;
     PERFORM FROM "winch".session WHERE session.id = by_session AND session.ended_at IS NULL FOR KEY SHARE;
     IF NOT FOUND THEN
-        RETURN QUERY SELECT 0::bigint, false, NULL::integer, false, NULL::"winch".job;
+        place := 0;
+        has_permit := false;
+        is_rare := false;
+        RETURN NEXT;
         RETURN;
     END IF;
     setting := set_config('lock_timeout', '4s', true);
@@ -644,7 +649,9 @@ BEGIN
         END IF;
         IF NOT one.has_gates THEN
             RETURN QUERY
-            SELECT job.sort_key, false, NULL::integer, false, job
+            SELECT
+                job.sort_key, false, NULL::integer, false, job.id::text, job.queue, job.task, job.args, job.attempt, job.fence, job.created_at, job.run_at,
+                job.claimed_at, job.version, job.is_suspect, job.expires_at, job.headers, job.options, job.checkpoint
             FROM "winch".take_plain(one.queue, by_session, by_token, known, room, batch_from, at) AS job;
             GET DIAGNOSTICS number = ROW_COUNT;
             got := got + number;
@@ -663,17 +670,29 @@ BEGIN
 
         -- The candidates and their gates. Lines, texts and gates are numbered in the order of their characters.
         BEGIN
-            SELECT
-                array_agg(job.id), array_agg(job.attempt), array_agg(job.options), array_agg(job.is_plain),
-                array_agg(job.tenant), array_agg(job.weight), array_agg(job.is_cut), bool_or(job.tenant IS NOT NULL)
-            INTO c_id, c_attempt, c_options, c_plain, c_tenant, c_weight, c_cut, is_fair
-            FROM (
-                SELECT *
-                FROM "winch".candidates(one.queue, one.is_strict, known, room, ahead, spare) AS first
-                ORDER BY
-                    coalesce(first.tenant, '') COLLATE "C", CASE WHEN one.is_strict THEN -first.priority ELSE 0 END,
-                    first.sort_key, first.id
-            ) AS job;
+            -- Again where few were found, and tenants that had their share have more than the others.
+            more := spare;
+            FOR look IN 1..2 LOOP
+                SELECT
+                    array_agg(job.id), array_agg(job.attempt), array_agg(job.options), array_agg(job.is_plain),
+                    array_agg(job.tenant), array_agg(job.weight), array_agg(job.share), array_agg(job.at),
+                    bool_or(job.tenant IS NOT NULL)
+                INTO c_id, c_attempt, c_options, c_plain, c_tenant, c_weight, c_share, c_at, is_fair
+                FROM (
+                    SELECT *
+                    FROM "winch".candidates(one.queue, one.is_strict, known, room, ahead, more) AS first
+                    ORDER BY
+                        coalesce(first.tenant, '') COLLATE "C", CASE WHEN one.is_strict THEN -first.priority ELSE 0 END,
+                        first.sort_key, first.id
+                ) AS job;
+                EXIT WHEN is_fair IS NOT TRUE OR one.is_strict OR 2 * cardinality(c_id) > room;
+                number := (
+                    SELECT count(*)
+                    FROM (SELECT FROM unnest(c_tenant, c_share) AS job (tenant, share) GROUP BY tenant HAVING count(*) >= min(share)) AS cut
+                );
+                EXIT WHEN number = 0;
+                more := spare + room / number;
+            END LOOP;
             t_options := ARRAY(
                 SELECT DISTINCT options COLLATE "C" FROM unnest(c_options) AS options WHERE options IS NOT NULL ORDER BY 1
             );
@@ -727,50 +746,12 @@ BEGIN
             CONTINUE;
         END IF;
         CONTINUE WHEN c_id IS NULL;
-        -- By hash: see the full joins below.
         plain := cardinality(array_positions(c_plain, true));
-        IF cardinality(t_options) = 1 AND plain = 0 THEN
-            c_text := array_fill(1, ARRAY[cardinality(c_id)]);
-        ELSE
-            c_text := ARRAY(
-                SELECT text.number
-                FROM unnest(c_options) WITH ORDINALITY AS job (options, number)
-                FULL JOIN unnest(t_options) WITH ORDINALITY AS text (options, number) ON text.options = job.options
-                ORDER BY job.number
-            );
-        END IF;
-        IF is_fair THEN
-            c_line := ARRAY(
-                SELECT dense_rank() OVER (ORDER BY coalesce(job.tenant, '') COLLATE "C")
-                FROM unnest(c_tenant) WITH ORDINALITY AS job (tenant, number)
-                ORDER BY job.number
-            );
-        ELSE
-            c_line := array_fill(1, ARRAY[cardinality(c_id)]);
-        END IF;
-        IF within IS NOT NULL THEN
-            EXIT WHEN is_fair;
-            number := coalesce((
-                SELECT min(job.number) - 1
-                FROM unnest(c_text, c_plain) WITH ORDINALITY AS job (text, is_plain, number)
-                WHERE job.is_plain OR job.text IN (
-                    SELECT use.text FROM unnest(u_text, u_gate) AS use (text, gate) WHERE g_key[use.gate] <> ALL (within)
-                )
-            ), cardinality(c_id));
-            EXIT WHEN number = 0;
-            c_id := c_id[:number];
-            c_attempt := c_attempt[:number];
-            c_options := c_options[:number];
-            c_text := c_text[:number];
-            c_plain := c_plain[:number];
-            c_line := c_line[:number];
-            c_tenant := c_tenant[:number];
-            c_weight := c_weight[:number];
-            c_cut := c_cut[:number];
-            plain := 0;
-        END IF;
+        held := '{}';
+        held_at := '{}';
+        is_again := false;
 
-        -- The locks; then what the gates have.
+        -- The locks.
         keys := g_key
             || CASE WHEN is_fair THEN ARRAY['tenants:' || one.queue] ELSE '{}' END
             || CASE WHEN one.concurrency IS NOT NULL THEN ARRAY['queue:' || one.queue] ELSE '{}' END;
@@ -782,533 +763,552 @@ BEGIN
         END IF;
         at := coalesce(given, clock_timestamp());
         now_us := "winch".micros(at);
-        g_limits := ARRAY(SELECT key FROM unnest(g_key, g_kind) AS wanted (key, kind) WHERE kind = 'limit');
+        drawn := NULL;
+        IF is_fair AND NOT is_ruled AND cardinality(u_text) = 0 AND within IS NULL THEN
+            SELECT turn.* INTO drawn, drawn_at, plain_places
+            FROM "winch".draw_turns(one.queue, c_id, c_at, c_plain, c_tenant, c_weight, room) AS turn;
+        END IF;
+
+        -- What the gates have, and what they let through.
+        <<decide>>
         BEGIN
-            -- The permits of limits. A full join is one by hash: the planner expects ten rows here, and would compare each
-            -- gate with each. As gate_used has it; and what this session has, with its heaviest.
-            SELECT
-                array_agg(gate.used), array_agg(gate.own), array_agg(gate.most), array_agg(gate.permits)
-            INTO g_used, g_own, g_most, g_permits
-            FROM (
-                SELECT
-                    coalesce(held.used, 0) AS used, coalesce(held.own, 0) AS own, coalesce(held.most, 0) AS most,
-                    coalesce(held.permits, 0) AS permits
-                FROM unnest(g_key) WITH ORDINALITY AS wanted (key, number)
-                FULL JOIN (
-                    SELECT
-                        one.gate,
-                        sum(least(one.weight, one.at_once::bigint * one.most))::bigint AS used,
-                        sum(one.permits)::bigint AS permits,
-                        max(one.weight) FILTER (WHERE one.is_own) AS own,
-                        max(one.most) FILTER (WHERE one.is_own) AS most
-                    FROM (
-                        SELECT
-                            permit.gate, permit.at_once, count(*) AS permits, sum(permit.weight)::bigint AS weight,
-                            max(permit.weight)::bigint AS most,
-                            permit.session = by_session AND permit.at_once = by_at_once AS is_own
-                        FROM "winch".permit
-                        WHERE permit.gate = ANY (g_limits)
-                        GROUP BY permit.gate, permit.session, permit.at_once
-                    ) AS one
-                    GROUP BY one.gate
-                ) AS held ON held.gate = wanted.key
-                ORDER BY wanted.number
-            ) AS gate;
-            -- What is set for the fleet, once for each name: many keys have one.
-            SELECT coalesce(jsonb_object_agg(limit_set.name, limit_set.spec::jsonb), '{}') INTO settings
-            FROM "winch".limit_set
-            WHERE limit_set.name = ANY (ARRAY(SELECT DISTINCT name FROM unnest(g_name) AS name));
-            is_odd := false;
-            g_set := array_fill(settings <> '{}', ARRAY[cardinality(g_key)]);
-            IF cardinality(g_limits) = cardinality(g_key) AND (
-                settings = '{}' OR (SELECT bool_and(name = g_name[1]) FROM unnest(g_name) AS name)
-            ) THEN
-                g_state := array_fill(NULL::text, ARRAY[cardinality(g_key)]);
-                g_open := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
-                g_turn := array_fill(NULL::uuid, ARRAY[cardinality(g_key)]);
-                g_first := g_turn;
-                IF settings <> '{}' THEN
-                    g_n := array_fill((settings -> g_name[1] ->> 'n')::bigint, ARRAY[cardinality(g_key)]);
-                END IF;
+            EXIT decide WHEN drawn IS NOT NULL;
+            -- By hash: see the full joins below.
+            IF cardinality(t_options) = 1 AND plain = 0 THEN
+                c_text := array_fill(1, ARRAY[cardinality(c_id)]);
             ELSE
+                c_text := ARRAY(
+                    SELECT text.number
+                    FROM unnest(c_options) WITH ORDINALITY AS job (options, number)
+                    FULL JOIN unnest(t_options) WITH ORDINALITY AS text (options, number) ON text.options = job.options
+                    ORDER BY job.number
+                );
+            END IF;
+            IF is_fair THEN
+                c_line := ARRAY(
+                    SELECT dense_rank() OVER (ORDER BY coalesce(job.tenant, '') COLLATE "C")
+                    FROM unnest(c_tenant) WITH ORDINALITY AS job (tenant, number)
+                    ORDER BY job.number
+                );
+            ELSE
+                c_line := array_fill(1, ARRAY[cardinality(c_id)]);
+            END IF;
+            IF within IS NOT NULL THEN
+                EXIT WHEN is_fair;
+                number := coalesce((
+                    SELECT min(job.number) - 1
+                    FROM unnest(c_text, c_plain) WITH ORDINALITY AS job (text, is_plain, number)
+                    WHERE job.is_plain OR job.text IN (
+                        SELECT use.text FROM unnest(u_text, u_gate) AS use (text, gate) WHERE g_key[use.gate] <> ALL (within)
+                    )
+                ), cardinality(c_id));
+                EXIT WHEN number = 0;
+                c_id := c_id[:number];
+                c_attempt := c_attempt[:number];
+                c_options := c_options[:number];
+                c_text := c_text[:number];
+                c_plain := c_plain[:number];
+                c_line := c_line[:number];
+                c_tenant := c_tenant[:number];
+                c_weight := c_weight[:number];
+                c_share := c_share[:number];
+                plain := 0;
+            END IF;
+
+            g_limits := ARRAY(SELECT key FROM unnest(g_key, g_kind) AS wanted (key, kind) WHERE kind = 'limit');
+            BEGIN
+                -- The permits of limits. A full join is one by hash: the planner expects ten rows here, and would compare each
+                -- gate with each. As gate_used has it; and what this session has, with its heaviest.
                 SELECT
-                    array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per),
-                    array_agg(gate.how), array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.turn),
-                    array_agg(gate.first),
-                    bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
-                INTO g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_turn, g_first, is_odd
+                    array_agg(gate.used), array_agg(gate.own), array_agg(gate.most), array_agg(gate.permits)
+                INTO g_used, g_own, g_most, g_permits
                 FROM (
                     SELECT
-                        wanted.kind, gate.state, "winch".micros(gate.open_at) AS open_at, wanted.spec IS NOT NULL AS is_set,
-                        CASE WHEN wanted.spec IS NULL THEN wanted.n ELSE (wanted.spec ->> 'n')::bigint END AS n,
-                        CASE WHEN wanted.spec IS NULL THEN wanted.per
-                            ELSE coalesce((wanted.spec ->> 'per')::bigint, 0) END AS per,
-                        CASE WHEN wanted.spec IS NULL THEN wanted.how
-                            ELSE coalesce(wanted.spec ->> 'how', 'sliding') END AS how,
-                        CASE WHEN wanted.spec IS NULL THEN wanted.burst
-                            ELSE coalesce((wanted.spec ->> 'burst')::bigint, 0) END AS burst,
-                        CASE wanted.kind WHEN 'fifo' THEN (
-                            SELECT permit.job FROM "winch".permit WHERE permit.gate = wanted.key AND permit.token IS NULL
-                        ) END AS turn,
-                        CASE wanted.kind WHEN 'fifo' THEN (
-                            SELECT job.id
-                            FROM "winch".job
-                            WHERE job.fifo = substr(wanted.key, 6)
-                            ORDER BY job.fifo, job.seq, job.id
-                            LIMIT 1
-                        ) END AS first
-                    FROM (
-                        SELECT given.*, CASE WHEN settings ? given.name THEN settings -> given.name END AS spec
-                        FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
-                            AS given (key, kind, name, n, per, how, burst, number)
-                    ) AS wanted
-                    LEFT JOIN "winch".gate ON gate.key = CASE WHEN wanted.kind IN ('rate', 'scope') THEN wanted.key END
+                        coalesce(held.used, 0) AS used, coalesce(held.own, 0) AS own, coalesce(held.most, 0) AS most,
+                        coalesce(held.permits, 0) AS permits
+                    FROM unnest(g_key) WITH ORDINALITY AS wanted (key, number)
+                    FULL JOIN (
+                        SELECT
+                            one.gate,
+                            sum(least(one.weight, one.at_once::bigint * one.most))::bigint AS used,
+                            sum(one.permits)::bigint AS permits,
+                            max(one.weight) FILTER (WHERE one.is_own) AS own,
+                            max(one.most) FILTER (WHERE one.is_own) AS most
+                        FROM (
+                            SELECT
+                                permit.gate, permit.at_once, count(*) AS permits, sum(permit.weight)::bigint AS weight,
+                                max(permit.weight)::bigint AS most,
+                                permit.session = by_session AND permit.at_once = by_at_once AS is_own
+                            FROM "winch".permit
+                            WHERE permit.gate = ANY (g_limits)
+                            GROUP BY permit.gate, permit.session, permit.at_once
+                        ) AS one
+                        GROUP BY one.gate
+                    ) AS held ON held.gate = wanted.key
                     ORDER BY wanted.number
                 ) AS gate;
-            END IF;
-            g_level := array_fill(NULL::double precision, ARRAY[cardinality(g_key)]);
-            g_kept := array_fill(NULL::jsonb, ARRAY[cardinality(g_key)]);
-            g_took := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
-            g_least := g_took;
-            has_rate := coalesce('rate' = ANY (g_kind), false);
-            FOR g IN 1..CASE WHEN has_rate THEN cardinality(g_key) ELSE 0 END LOOP
-                CONTINUE WHEN g_kind[g] <> 'rate';
-                had := "winch".rate_left(g_how[g], g_n[g], g_per[g], g_burst[g], g_state[g], now_us);
-                g_used[g] := had.used;
-                g_level[g] := had.level;
-                g_kept[g] := had.kept;
-                g_took[g] := 0;
-            END LOOP;
-            IF is_fair THEN
-                turns := (SELECT gate.state::jsonb FROM "winch".gate WHERE gate.key = 'tenants:' || one.queue);
-                virtual := coalesce((turns ->> 'at')::double precision, 0);
-                ends := coalesce(turns -> 'ends', '{}');
-            END IF;
-        EXCEPTION WHEN data_exception THEN
-            is_odd := true;
-        END;
-        IF is_odd THEN
-            go_on := one.number;
-            CONTINUE;
-        END IF;
-        IF one.concurrency IS NOT NULL THEN
-            room := greatest(0, least(room, one.concurrency - (
-                SELECT coalesce(sum(permit.weight), 0) FROM "winch".permit WHERE permit.gate = 'queue:' || one.queue
-            )));
-        END IF;
-        -- Which candidates are still there, locked from now on: another claim may have had the gates before, and a job that
-        -- something else has locked is left alone. A full join: see above.
-        SELECT array_agg(found.place ORDER BY wanted.number) INTO c_place
-        FROM unnest(c_id) WITH ORDINALITY AS wanted (id, number)
-        FULL JOIN (
-            SELECT job.id, job.ctid AS place
-            FROM "winch".job
-            WHERE job.id = ANY (c_id) AND job.state = 'ready' AND (job.gate IS NOT NULL OR is_ruled)
-            FOR UPDATE SKIP LOCKED
-        ) AS found ON found.id = wanted.id;
-
-        -- Where the texts have their uses. For free slots only: scopes and slow rates. A slow budget for retries counts only
-        -- when the job is retried. A full join: see above.
-        IF true = ANY (g_set) THEN
-            u_n := ARRAY(
-                SELECT CASE WHEN use.kind <> 'scope' AND g_set[use.gate] THEN g_n[use.gate] ELSE use.n END
-                FROM unnest(u_gate, u_kind, u_n) WITH ORDINALITY AS use (gate, kind, n, place)
-                ORDER BY use.place
-            );
-        END IF;
-        IF is_straight THEN
-            t_from := u_text;
-            t_to := u_text;
-            t_gate := u_text;
-            t_scoped := array_fill(false, ARRAY[cardinality(u_text)]);
-            t_retried := t_scoped;
-            is_simple := true;
-        ELSE
-            SELECT
-                array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
-                array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
-            INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
-            FROM (
-                SELECT
-                    given.text,
-                    coalesce(min(use.place), 1)::integer AS first,
-                    coalesce(max(use.place), 0)::integer AS last,
-                    coalesce(bool_or(use.kind = 'scope' OR (use.is_slow AND NOT use.is_for_retries)), false) AS is_scoped,
-                    coalesce(bool_or(use.is_slow AND use.is_for_retries), false) AS is_retried,
-                    min(use.gate)::integer AS gate,
-                    count(use.place) <= 1
-                        AND coalesce(bool_and(NOT (use.kind = 'scope' OR use.is_slow OR use.is_for_retries)), true) AS is_simple
-                FROM generate_series(1, cardinality(t_options)) AS given (text)
-                FULL JOIN (
-                    SELECT use.*, use.kind = 'rate' AND g_n[use.gate] * 1000000 < 1000 * g_per[use.gate] AS is_slow
-                    FROM unnest(u_text, u_gate, u_kind, u_retries) WITH ORDINALITY
-                        AS use (text, gate, kind, is_for_retries, place)
-                ) AS use ON use.text = given.text
-                GROUP BY given.text
-                ORDER BY given.text
-            ) AS own;
-        END IF;
-        -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other. How
-        -- many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
-        is_simple := is_simple AND NOT is_fair AND NOT is_ruled;
-        IF is_simple THEN
-            SELECT
-                array_agg(gate.use ORDER BY gate.number), coalesce(bool_and(gate.is_alike), true),
-                array_agg(
-                    CASE
-                        WHEN gate.n >= g_used[gate.number]
-                            AND gate.fits >= by_at_once - least(by_at_once, g_own[gate.number] / gate.weight)
-                        THEN room
-                        ELSE gate.fits
-                    END
-                    ORDER BY gate.number
-                )
-            INTO g_use, is_simple, g_room
-            FROM (
-                SELECT
-                    one.*,
-                    CASE
-                        WHEN g_kind[one.number] = 'limit' THEN greatest(one.n - g_used[one.number], 0) / one.weight
-                        WHEN g_kind[one.number] <> 'rate' THEN NULL
-                        WHEN g_how[one.number] = 'bucket'
-                        THEN floor((g_level[one.number] + 1e-6::double precision) / one.weight)::bigint
-                        ELSE greatest(g_n[one.number] - g_used[one.number], 0) / one.weight
-                    END AS fits
-                FROM (
-                    SELECT
-                        use.gate AS number, max(use.place)::integer AS use, min(use.n) AS n,
-                        nullif(greatest(min(use.weight), 0), 0) AS weight,
-                        min(use.weight) > 0
-                            AND min(use.weight) = max(use.weight)
-                            AND min(use.n) = max(use.n)
-                            AND g_most[use.gate] IN (0, min(use.weight)) AS is_alike
-                    FROM unnest(u_gate, u_n, u_weight) WITH ORDINALITY AS use (gate, n, weight, place)
-                    GROUP BY use.gate
-                ) AS one
-            ) AS gate;
-        END IF;
-        -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
-        IF is_fair THEN
-            SELECT
-                array_agg(job.tenant), array_agg(job.weight), array_agg(job.is_cut), array_agg(job.first), array_agg(job.last)
-            INTO l_tenant, l_weight, l_cut, l_next, l_end
-            FROM (
-                SELECT
-                    coalesce(min(job.tenant), '') AS tenant, min(job.weight) AS weight, bool_or(job.is_cut) AS is_cut,
-                    min(job.number) AS first, max(job.number) AS last
-                FROM unnest(c_line, c_tenant, c_weight, c_cut) WITH ORDINALITY AS job (line, tenant, weight, is_cut, number)
-                GROUP BY job.line
-                ORDER BY job.line
-            ) AS job;
-            SELECT array_agg(slot.line), array_agg(slot.tag), array_agg(slot.number) INTO s_line, s_tag, s_number
-            FROM (
-                SELECT
-                    job.line, job.number,
-                    sum(CASE
-                        WHEN job.number = l_next[job.line]
-                        THEN greatest(virtual, coalesce((ends ->> l_tenant[job.line])::double precision, 0))
-                        ELSE 1::double precision / l_weight[job.line]
-                    END) OVER (PARTITION BY job.line ORDER BY job.number) AS tag
-                FROM unnest(c_line) WITH ORDINALITY AS job (line, number)
-                ORDER BY tag, line, number
-            ) AS slot;
-        ELSE
-            s_line := c_line;
-            l_next := ARRAY[1];
-            l_end := ARRAY[cardinality(c_id)];
-            l_cut := ARRAY[false];
-        END IF;
-
-        drawn := '{}';
-        drawn_at := '{}';
-        drawn_text := '{}';
-        plain_places := '{}';
-        held := '{}';
-        held_at := '{}';
-        g_free := g_turn;
-        l_ended := array_fill(NULL::double precision, ARRAY[cardinality(l_next)]);
-        is_again := false;
-        IF is_simple AND plain = 0 AND array_position(c_place, NULL) IS NULL AND (
-            SELECT bool_and(g_kind[wanted.gate] <> 'fifo' AND wanted.number <= g_room[wanted.gate])
-            FROM (SELECT t_gate[text] AS gate, count(*) AS number FROM unnest(c_text[:room]) AS text GROUP BY 1) AS wanted
-            WHERE wanted.gate IS NOT NULL
-        ) THEN
-            -- The gates have room for as many candidates as are wanted.
-            drawn := c_id[:room];
-            drawn_at := c_place[:room];
-            drawn_text := c_text[:room];
-            has_room := true;
-        ELSE
-            has_room := false;
-        END IF;
-        IF is_simple AND NOT has_room THEN
-            WITH asked AS MATERIALIZED (
-                SELECT
-                    job.number, job.id, job.text, job.is_plain, job.place AS at, t_gate[job.text] AS gate,
-                    row_number() OVER (PARTITION BY t_gate[job.text] ORDER BY job.number) AS place
-                FROM unnest(c_id, c_text, c_plain, c_place) WITH ORDINALITY AS job (id, text, is_plain, place, number)
-                WHERE job.is_plain OR job.place IS NOT NULL
-            ),
-            judged AS MATERIALIZED (
-                SELECT asked.*, sum(asked.passes::integer) OVER (ORDER BY asked.number) AS drawn
-                FROM (
-                    SELECT
-                        asked.*,
-                        CASE
-                            WHEN asked.is_plain OR asked.gate IS NULL THEN true
-                            WHEN g_kind[asked.gate] <> 'fifo' THEN asked.place <= g_room[asked.gate]
-                            WHEN g_turn[asked.gate] IS NULL AND g_first[asked.gate] IS NULL THEN asked.place = 1
-                            ELSE coalesce(g_turn[asked.gate], g_first[asked.gate]) = asked.id
-                        END AS passes
-                    FROM asked
-                ) AS asked
-            )
-            SELECT
-                coalesce(array_agg(CASE WHEN NOT is_plain THEN id END)
-                    FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(CASE WHEN NOT is_plain THEN at END)
-                    FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(CASE WHEN is_plain THEN 0 ELSE text END)
-                    FILTER (WHERE passes AND drawn <= room), '{}'),
-                coalesce(array_agg(drawn) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
-                coalesce(array_agg(id) FILTER (WHERE NOT passes AND drawn < room), '{}'),
-                coalesce(array_agg(gate) FILTER (WHERE NOT passes AND drawn < room), '{}'),
-                count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
-            INTO drawn, drawn_at, drawn_text, plain_places, held, held_at, is_again
-            FROM (SELECT * FROM judged ORDER BY judged.number) AS judged;
-        END IF;
-        IF is_simple THEN
-            IF has_rate THEN
-                FOR g, number IN
-                    SELECT t_gate[text], count(*) FROM unnest(drawn_text) AS text WHERE text > 0 GROUP BY 1
-                LOOP
-                    CONTINUE WHEN g_kind[g] <> 'rate';
-                    g_took[g] := number * u_weight[g_use[g]];
-                    g_used[g] := g_used[g] + g_took[g];
-                    g_level[g] := round((g_level[g] - g_took[g])::text::numeric, 6);
-                END LOOP;
-                FOREACH g IN ARRAY ARRAY(SELECT DISTINCT unnest(held_at)) LOOP
-                    CONTINUE WHEN g_kind[g] <> 'rate';
-                    g_least[g] := coalesce(g_used[g], g_took[g]) + u_weight[g_use[g]];
-                    next_at := "winch".rate_opens(
-                        g_how[g], g_n[g], g_per[g], g_used[g], g_level[g], g_kept[g], u_weight[g_use[g]], now_us
-                    );
-                    IF g_open[g] IS NULL OR g_open[g] > next_at THEN
-                        g_open[g] := next_at;
-                        opens := true;
+                -- What is set for the fleet, once for each name: many keys have one.
+                SELECT coalesce(jsonb_object_agg(limit_set.name, limit_set.spec::jsonb), '{}') INTO settings
+                FROM "winch".limit_set
+                WHERE limit_set.name = ANY (ARRAY(SELECT DISTINCT name FROM unnest(g_name) AS name));
+                is_odd := false;
+                g_set := array_fill(settings <> '{}', ARRAY[cardinality(g_key)]);
+                IF cardinality(g_limits) = cardinality(g_key) AND (
+                    settings = '{}' OR (SELECT bool_and(name = g_name[1]) FROM unnest(g_name) AS name)
+                ) THEN
+                    g_state := array_fill(NULL::text, ARRAY[cardinality(g_key)]);
+                    g_open := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
+                    g_turn := array_fill(NULL::uuid, ARRAY[cardinality(g_key)]);
+                    g_first := g_turn;
+                    IF settings <> '{}' THEN
+                        g_n := array_fill((settings -> g_name[1] ->> 'n')::bigint, ARRAY[cardinality(g_key)]);
                     END IF;
-                END LOOP;
-            END IF;
-            s_line := '{}';
-        ELSIF is_fair AND NOT is_ruled AND cardinality(u_text) = 0 AND cardinality(array_positions(c_place, NULL)) = plain THEN
-            -- Only turns decide, and no candidate is gone: each slot serves the job that it was made of.
-            s_line := s_line[:room];
-            s_tag := s_tag[:room];
-            SELECT
-                array_agg(CASE WHEN NOT job.is_plain THEN job.id END ORDER BY slot.place),
-                array_agg(CASE WHEN NOT job.is_plain THEN job.at END ORDER BY slot.place),
-                array_agg(CASE WHEN job.is_plain THEN 0 ELSE job.text END ORDER BY slot.place),
-                coalesce(array_agg(slot.place ORDER BY slot.place) FILTER (WHERE job.is_plain), '{}')
-            INTO drawn, drawn_at, drawn_text, plain_places
-            FROM unnest(s_number[:room]) WITH ORDINALITY AS slot (number, place)
-            JOIN unnest(c_id, c_place, c_text, c_plain) WITH ORDINALITY AS job (id, at, text, is_plain, number)
-                ON job.number = slot.number;
-            l_ended := ARRAY(
-                SELECT max(slot.tag) + 1::double precision / l_weight[tenant.number]
-                FROM generate_subscripts(l_weight, 1) AS tenant (number)
-                LEFT JOIN unnest(s_line, s_tag) AS slot (line, tag) ON slot.line = tenant.number
-                GROUP BY tenant.number
-                ORDER BY tenant.number
-            );
-            virtual := s_tag[cardinality(s_tag)];
-            s_line := '{}';
-        END IF;
-        <<draw>>
-        FOR slot IN 1..cardinality(s_line) LOOP
-            EXIT WHEN cardinality(drawn) >= room;
-            line := s_line[slot];
-            LOOP
-                c := l_next[line];
-                IF c > l_end[line] THEN
-                    -- Its tenant has more, which were not read: no other tenant goes before those.
-                    is_again := is_again OR l_cut[line];
-                    EXIT draw WHEN l_cut[line];
-                    EXIT;
-                END IF;
-                l_next[line] := c + 1;
-                IF c_plain[c] THEN
-                    IF is_ruled THEN
-                        is_again := is_again OR c_place[c] IS NULL;
-                        CONTINUE WHEN c_place[c] IS NULL;
-                        drawn := drawn || c_id[c];
-                        drawn_at := drawn_at || c_place[c];
-                    ELSE
-                        drawn := drawn || NULL::uuid;
-                        drawn_at := drawn_at || NULL::tid;
-                        plain_places := plain_places || cardinality(drawn)::bigint;
-                    END IF;
-                    drawn_text := drawn_text || 0;
                 ELSE
-                    t := c_text[c];
-                    is_scoped := t_scoped[t] OR (t_retried[t] AND c_attempt[c] > 0);
-                    IF c_place[c] IS NULL THEN
-                        is_again := true;
-                        CONTINUE;
-                    ELSIF t_from[t] < t_to[t] OR is_scoped THEN
-                        -- Several gates: all must have room before something is taken from any of them.
-                        CONTINUE WHEN is_scoped AND scoped >= scoped_most;
-                        closed := NULL;
-                        FOR u IN t_from[t]..t_to[t] LOOP
-                            g := u_gate[u];
-                            kind := u_kind[u];
-                            IF kind = 'limit' THEN
-                                more := u_weight[u];
-                                IF by_at_once IS NOT NULL THEN
-                                    more := least(g_own[g] + more, by_at_once * greatest(g_most[g], more))
-                                        - least(g_own[g], by_at_once * g_most[g]);
-                                END IF;
-                                has_room := g_used[g] + more <= u_n[u];
-                            ELSIF kind = 'fifo' THEN
-                                has_room := coalesce(g_turn[g], g_first[g], c_id[c]) = c_id[c];
-                            ELSIF kind = 'rate' THEN
-                                has_room := (u_retries[u] AND c_attempt[c] = 0)
-                                    OR CASE WHEN g_how[g] = 'bucket' THEN g_level[g] >= u_weight[u] - 1e-6::double precision
-                                        ELSE g_used[g] + u_weight[u] <= g_n[g] END;
-                            ELSE
-                                has_room := true; -- a scope that holds nothing
-                            END IF;
-                            IF NOT has_room THEN
-                                closed := u;
-                                EXIT;
-                            END IF;
-                        END LOOP;
-                        IF closed IS NULL THEN
+                    SELECT
+                        array_agg(gate.state), array_agg(gate.open_at), array_agg(gate.n), array_agg(gate.per),
+                        array_agg(gate.how), array_agg(gate.burst), array_agg(gate.is_set), array_agg(gate.turn),
+                        array_agg(gate.first),
+                        bool_or(gate.kind = 'scope' AND coalesce((gate.state::jsonb ->> 'until')::bigint, 0) <> 0)
+                    INTO g_state, g_open, g_n, g_per, g_how, g_burst, g_set, g_turn, g_first, is_odd
+                    FROM (
+                        SELECT
+                            wanted.kind, gate.state, "winch".micros(gate.open_at) AS open_at, wanted.spec IS NOT NULL AS is_set,
+                            CASE WHEN wanted.spec IS NULL THEN wanted.n ELSE (wanted.spec ->> 'n')::bigint END AS n,
+                            CASE WHEN wanted.spec IS NULL THEN wanted.per
+                                ELSE coalesce((wanted.spec ->> 'per')::bigint, 0) END AS per,
+                            CASE WHEN wanted.spec IS NULL THEN wanted.how
+                                ELSE coalesce(wanted.spec ->> 'how', 'sliding') END AS how,
+                            CASE WHEN wanted.spec IS NULL THEN wanted.burst
+                                ELSE coalesce((wanted.spec ->> 'burst')::bigint, 0) END AS burst,
+                            CASE wanted.kind WHEN 'fifo' THEN (
+                                SELECT permit.job FROM "winch".permit WHERE permit.gate = wanted.key AND permit.token IS NULL
+                            ) END AS turn,
+                            CASE wanted.kind WHEN 'fifo' THEN (
+                                SELECT job.id
+                                FROM "winch".job
+                                WHERE job.fifo = substr(wanted.key, 6)
+                                ORDER BY job.fifo, job.seq, job.id
+                                LIMIT 1
+                            ) END AS first
+                        FROM (
+                            SELECT given.*, CASE WHEN settings ? given.name THEN settings -> given.name END AS spec
+                            FROM unnest(g_key, g_kind, g_name, g_n, g_per, g_how, g_burst) WITH ORDINALITY
+                                AS given (key, kind, name, n, per, how, burst, number)
+                        ) AS wanted
+                        LEFT JOIN "winch".gate ON gate.key = CASE WHEN wanted.kind IN ('rate', 'scope') THEN wanted.key END
+                        ORDER BY wanted.number
+                    ) AS gate;
+                END IF;
+                g_level := array_fill(NULL::double precision, ARRAY[cardinality(g_key)]);
+                g_kept := array_fill(NULL::jsonb, ARRAY[cardinality(g_key)]);
+                g_took := array_fill(NULL::bigint, ARRAY[cardinality(g_key)]);
+                g_least := g_took;
+                has_rate := coalesce('rate' = ANY (g_kind), false);
+                FOR g IN 1..CASE WHEN has_rate THEN cardinality(g_key) ELSE 0 END LOOP
+                    CONTINUE WHEN g_kind[g] <> 'rate';
+                    had := "winch".rate_left(g_how[g], g_n[g], g_per[g], g_burst[g], g_state[g], now_us);
+                    g_used[g] := had.used;
+                    g_level[g] := had.level;
+                    g_kept[g] := had.kept;
+                    g_took[g] := 0;
+                END LOOP;
+                IF is_fair THEN
+                    turns := (SELECT gate.state::jsonb FROM "winch".gate WHERE gate.key = 'tenants:' || one.queue);
+                    virtual := coalesce((turns ->> 'at')::double precision, 0);
+                    ends := coalesce(turns -> 'ends', '{}');
+                END IF;
+            EXCEPTION WHEN data_exception THEN
+                is_odd := true;
+            END;
+            IF is_odd THEN
+                go_on := one.number;
+                CONTINUE;
+            END IF;
+            IF one.concurrency IS NOT NULL THEN
+                room := greatest(0, least(room, one.concurrency - (
+                    SELECT coalesce(sum(permit.weight), 0) FROM "winch".permit WHERE permit.gate = 'queue:' || one.queue
+                )));
+            END IF;
+            -- Which candidates are still there, locked from now on: another claim may have had the gates before, and a job that
+            -- something else has locked is left alone. A full join: see above.
+            SELECT array_agg(found.place ORDER BY wanted.number) INTO c_place
+            FROM unnest(c_id) WITH ORDINALITY AS wanted (id, number)
+            FULL JOIN (
+                SELECT job.id, job.ctid AS place
+                FROM "winch".job
+                WHERE job.id = ANY (c_id) AND job.state = 'ready' AND (job.gate IS NOT NULL OR is_ruled)
+                FOR UPDATE SKIP LOCKED
+            ) AS found ON found.id = wanted.id;
+
+            -- Where the texts have their uses. For free slots only: scopes and slow rates. A slow budget for retries counts only
+            -- when the job is retried. A full join: see above.
+            IF true = ANY (g_set) THEN
+                u_n := ARRAY(
+                    SELECT CASE WHEN use.kind <> 'scope' AND g_set[use.gate] THEN g_n[use.gate] ELSE use.n END
+                    FROM unnest(u_gate, u_kind, u_n) WITH ORDINALITY AS use (gate, kind, n, place)
+                    ORDER BY use.place
+                );
+            END IF;
+            IF is_straight THEN
+                t_from := u_text;
+                t_to := u_text;
+                t_gate := u_text;
+                t_scoped := array_fill(false, ARRAY[cardinality(u_text)]);
+                t_retried := t_scoped;
+                is_simple := true;
+            ELSE
+                SELECT
+                    array_agg(own.first), array_agg(own.last), array_agg(own.is_scoped), array_agg(own.is_retried),
+                    array_agg(own.gate), coalesce(bool_and(own.is_simple), true)
+                INTO t_from, t_to, t_scoped, t_retried, t_gate, is_simple
+                FROM (
+                    SELECT
+                        given.text,
+                        coalesce(min(use.place), 1)::integer AS first,
+                        coalesce(max(use.place), 0)::integer AS last,
+                        coalesce(bool_or(use.kind = 'scope' OR (use.is_slow AND NOT use.is_for_retries)), false) AS is_scoped,
+                        coalesce(bool_or(use.is_slow AND use.is_for_retries), false) AS is_retried,
+                        min(use.gate)::integer AS gate,
+                        count(use.place) <= 1
+                            AND coalesce(bool_and(NOT (use.kind = 'scope' OR use.is_slow OR use.is_for_retries)), true) AS is_simple
+                    FROM generate_series(1, cardinality(t_options)) AS given (text)
+                    FULL JOIN (
+                        SELECT use.*, use.kind = 'rate' AND g_n[use.gate] * 1000000 < 1000 * g_per[use.gate] AS is_slow
+                        FROM unnest(u_text, u_gate, u_kind, u_retries) WITH ORDINALITY
+                            AS use (text, gate, kind, is_for_retries, place)
+                    ) AS use ON use.text = given.text
+                    GROUP BY given.text
+                    ORDER BY given.text
+                ) AS own;
+            END IF;
+            -- Each job has one gate and the jobs of a gate weigh the same: then sets decide, not one job after the other. How
+            -- many jobs each gate has room for: a session that has all it runs at once takes no more of a limit.
+            is_simple := is_simple AND NOT is_fair AND NOT is_ruled;
+            IF is_simple THEN
+                SELECT
+                    array_agg(gate.use ORDER BY gate.number), coalesce(bool_and(gate.is_alike), true),
+                    array_agg(
+                        CASE
+                            WHEN gate.n >= g_used[gate.number]
+                                AND gate.fits >= by_at_once - least(by_at_once, g_own[gate.number] / gate.weight)
+                            THEN room
+                            ELSE gate.fits
+                        END
+                        ORDER BY gate.number
+                    )
+                INTO g_use, is_simple, g_room
+                FROM (
+                    SELECT
+                        one.*,
+                        CASE
+                            WHEN g_kind[one.number] = 'limit' THEN greatest(one.n - g_used[one.number], 0) / one.weight
+                            WHEN g_kind[one.number] <> 'rate' THEN NULL
+                            WHEN g_how[one.number] = 'bucket'
+                            THEN floor((g_level[one.number] + 1e-6::double precision) / one.weight)::bigint
+                            ELSE greatest(g_n[one.number] - g_used[one.number], 0) / one.weight
+                        END AS fits
+                    FROM (
+                        SELECT
+                            use.gate AS number, max(use.place)::integer AS use, min(use.n) AS n,
+                            nullif(greatest(min(use.weight), 0), 0) AS weight,
+                            min(use.weight) > 0
+                                AND min(use.weight) = max(use.weight)
+                                AND min(use.n) = max(use.n)
+                                AND g_most[use.gate] IN (0, min(use.weight)) AS is_alike
+                        FROM unnest(u_gate, u_n, u_weight) WITH ORDINALITY AS use (gate, n, weight, place)
+                        GROUP BY use.gate
+                    ) AS one
+                ) AS gate;
+            END IF;
+            -- The k-th job of a line is served at the line's own virtual time and k steps, whatever is served before it.
+            IF is_fair THEN
+                SELECT
+                    array_agg(job.tenant), array_agg(job.weight), array_agg(job.is_cut), array_agg(job.first), array_agg(job.last)
+                INTO l_tenant, l_weight, l_cut, l_next, l_end
+                FROM (
+                    SELECT
+                        coalesce(min(job.tenant), '') AS tenant, min(job.weight) AS weight,
+                        coalesce(count(*) >= min(job.share), false) AS is_cut, min(job.number) AS first, max(job.number) AS last
+                    FROM unnest(c_line, c_tenant, c_weight, c_share) WITH ORDINALITY
+                        AS job (line, tenant, weight, share, number)
+                    GROUP BY job.line
+                    ORDER BY job.line
+                ) AS job;
+                SELECT array_agg(slot.line), array_agg(slot.tag) INTO s_line, s_tag
+                FROM (
+                    SELECT
+                        job.line, job.number,
+                        sum(CASE
+                            WHEN job.number = l_next[job.line]
+                            THEN greatest(virtual, coalesce((ends ->> l_tenant[job.line])::double precision, 0))
+                            ELSE 1::double precision / l_weight[job.line]
+                        END) OVER (PARTITION BY job.line ORDER BY job.number) AS tag
+                    FROM unnest(c_line) WITH ORDINALITY AS job (line, number)
+                    ORDER BY tag, line, number
+                ) AS slot;
+            ELSE
+                s_line := c_line;
+                l_next := ARRAY[1];
+                l_end := ARRAY[cardinality(c_id)];
+                l_cut := ARRAY[false];
+            END IF;
+
+            drawn := '{}';
+            drawn_at := '{}';
+            drawn_text := '{}';
+            plain_places := '{}';
+            g_free := g_turn;
+            l_ended := array_fill(NULL::double precision, ARRAY[cardinality(l_next)]);
+            IF is_simple AND plain = 0 AND array_position(c_place, NULL) IS NULL AND (
+                SELECT bool_and(g_kind[wanted.gate] <> 'fifo' AND wanted.number <= g_room[wanted.gate])
+                FROM (SELECT t_gate[text] AS gate, count(*) AS number FROM unnest(c_text[:room]) AS text GROUP BY 1) AS wanted
+                WHERE wanted.gate IS NOT NULL
+            ) THEN
+                -- The gates have room for as many candidates as are wanted.
+                drawn := c_id[:room];
+                drawn_at := c_place[:room];
+                drawn_text := c_text[:room];
+                has_room := true;
+            ELSE
+                has_room := false;
+            END IF;
+            IF is_simple AND NOT has_room THEN
+                WITH asked AS MATERIALIZED (
+                    SELECT
+                        job.number, job.id, job.text, job.is_plain, job.place AS at, t_gate[job.text] AS gate,
+                        row_number() OVER (PARTITION BY t_gate[job.text] ORDER BY job.number) AS place
+                    FROM unnest(c_id, c_text, c_plain, c_place) WITH ORDINALITY AS job (id, text, is_plain, place, number)
+                    WHERE job.is_plain OR job.place IS NOT NULL
+                ),
+                judged AS MATERIALIZED (
+                    SELECT asked.*, sum(asked.passes::integer) OVER (ORDER BY asked.number) AS drawn
+                    FROM (
+                        SELECT
+                            asked.*,
+                            CASE
+                                WHEN asked.is_plain OR asked.gate IS NULL THEN true
+                                WHEN g_kind[asked.gate] <> 'fifo' THEN asked.place <= g_room[asked.gate]
+                                WHEN g_turn[asked.gate] IS NULL AND g_first[asked.gate] IS NULL THEN asked.place = 1
+                                ELSE coalesce(g_turn[asked.gate], g_first[asked.gate]) = asked.id
+                            END AS passes
+                        FROM asked
+                    ) AS asked
+                )
+                SELECT
+                    coalesce(array_agg(CASE WHEN NOT is_plain THEN id END)
+                        FILTER (WHERE passes AND drawn <= room), '{}'),
+                    coalesce(array_agg(CASE WHEN NOT is_plain THEN at END)
+                        FILTER (WHERE passes AND drawn <= room), '{}'),
+                    coalesce(array_agg(CASE WHEN is_plain THEN 0 ELSE text END)
+                        FILTER (WHERE passes AND drawn <= room), '{}'),
+                    coalesce(array_agg(drawn) FILTER (WHERE passes AND drawn <= room AND is_plain), '{}'),
+                    coalesce(array_agg(id) FILTER (WHERE NOT passes AND drawn < room), '{}'),
+                    coalesce(array_agg(gate) FILTER (WHERE NOT passes AND drawn < room), '{}'),
+                    count(*) FILTER (WHERE NOT is_plain) < cardinality(c_plain) - plain
+                INTO drawn, drawn_at, drawn_text, plain_places, held, held_at, is_again
+                FROM (SELECT * FROM judged ORDER BY judged.number) AS judged;
+            END IF;
+            IF is_simple THEN
+                IF has_rate THEN
+                    FOR g, number IN
+                        SELECT t_gate[text], count(*) FROM unnest(drawn_text) AS text WHERE text > 0 GROUP BY 1
+                    LOOP
+                        CONTINUE WHEN g_kind[g] <> 'rate';
+                        g_took[g] := number * u_weight[g_use[g]];
+                        g_used[g] := g_used[g] + g_took[g];
+                        g_level[g] := round((g_level[g] - g_took[g])::text::numeric, 6);
+                    END LOOP;
+                    FOREACH g IN ARRAY ARRAY(SELECT DISTINCT unnest(held_at)) LOOP
+                        CONTINUE WHEN g_kind[g] <> 'rate';
+                        g_least[g] := coalesce(g_used[g], g_took[g]) + u_weight[g_use[g]];
+                        next_at := "winch".rate_opens(
+                            g_how[g], g_n[g], g_per[g], g_used[g], g_level[g], g_kept[g], u_weight[g_use[g]], now_us
+                        );
+                        IF g_open[g] IS NULL OR g_open[g] > next_at THEN
+                            g_open[g] := next_at;
+                            opens := true;
+                        END IF;
+                    END LOOP;
+                END IF;
+                s_line := '{}';
+            END IF;
+            <<draw>>
+            FOR slot IN 1..cardinality(s_line) LOOP
+                EXIT WHEN cardinality(drawn) >= room;
+                line := s_line[slot];
+                LOOP
+                    c := l_next[line];
+                    IF c > l_end[line] THEN
+                        -- Its tenant has more, which were not read: no other tenant goes before those.
+                        is_again := is_again OR l_cut[line];
+                        EXIT draw WHEN l_cut[line];
+                        EXIT;
+                    END IF;
+                    l_next[line] := c + 1;
+                    IF c_plain[c] THEN
+                        IF is_ruled THEN
+                            is_again := is_again OR c_place[c] IS NULL;
+                            CONTINUE WHEN c_place[c] IS NULL;
+                            drawn := drawn || c_id[c];
+                            drawn_at := drawn_at || c_place[c];
+                        ELSE
+                            drawn := drawn || NULL::uuid;
+                            drawn_at := drawn_at || NULL::tid;
+                            plain_places := plain_places || cardinality(drawn)::bigint;
+                        END IF;
+                        drawn_text := drawn_text || 0;
+                    ELSE
+                        t := c_text[c];
+                        is_scoped := t_scoped[t] OR (t_retried[t] AND c_attempt[c] > 0);
+                        IF c_place[c] IS NULL THEN
+                            is_again := true;
+                            CONTINUE;
+                        ELSIF t_from[t] < t_to[t] OR is_scoped THEN
+                            -- Several gates: all must have room before something is taken from any of them.
+                            CONTINUE WHEN is_scoped AND scoped >= scoped_most;
+                            closed := NULL;
                             FOR u IN t_from[t]..t_to[t] LOOP
                                 g := u_gate[u];
                                 kind := u_kind[u];
-                                IF kind = 'fifo' THEN
-                                    g_turn[g] := c_id[c];
-                                ELSIF kind = 'limit' THEN
+                                IF kind = 'limit' THEN
                                     more := u_weight[u];
                                     IF by_at_once IS NOT NULL THEN
                                         more := least(g_own[g] + more, by_at_once * greatest(g_most[g], more))
                                             - least(g_own[g], by_at_once * g_most[g]);
-                                        g_own[g] := g_own[g] + u_weight[u];
-                                        g_most[g] := greatest(g_most[g], u_weight[u]);
                                     END IF;
-                                    g_used[g] := g_used[g] + more;
-                                ELSIF kind = 'rate' AND (c_attempt[c] > 0 OR NOT u_retries[u]) THEN
-                                    g_used[g] := g_used[g] + u_weight[u];
-                                    g_took[g] := g_took[g] + u_weight[u];
-                                    g_level[g] := round((g_level[g] - u_weight[u])::text::numeric, 6);
+                                    has_room := g_used[g] + more <= u_n[u];
+                                ELSIF kind = 'fifo' THEN
+                                    has_room := coalesce(g_turn[g], g_first[g], c_id[c]) = c_id[c];
+                                ELSIF kind = 'rate' THEN
+                                    has_room := (u_retries[u] AND c_attempt[c] = 0)
+                                        OR CASE WHEN g_how[g] = 'bucket' THEN g_level[g] >= u_weight[u] - 1e-6::double precision
+                                            ELSE g_used[g] + u_weight[u] <= g_n[g] END;
+                                ELSE
+                                    has_room := true; -- a scope that holds nothing
+                                END IF;
+                                IF NOT has_room THEN
+                                    closed := u;
+                                    EXIT;
                                 END IF;
                             END LOOP;
-                            scoped := scoped + is_scoped::integer;
-                        END IF;
-                    ELSIF t_from[t] = t_to[t] THEN
-                        -- The same for one gate.
-                        closed := t_from[t];
-                        g := u_gate[closed];
-                        kind := u_kind[closed];
-                        IF kind = 'limit' THEN
-                            more := u_weight[closed];
-                            IF by_at_once IS NOT NULL THEN
-                                more := least(g_own[g] + more, by_at_once * greatest(g_most[g], more))
-                                    - least(g_own[g], by_at_once * g_most[g]);
+                            IF closed IS NULL THEN
+                                FOR u IN t_from[t]..t_to[t] LOOP
+                                    g := u_gate[u];
+                                    kind := u_kind[u];
+                                    IF kind = 'fifo' THEN
+                                        g_turn[g] := c_id[c];
+                                    ELSIF kind = 'limit' THEN
+                                        more := u_weight[u];
+                                        IF by_at_once IS NOT NULL THEN
+                                            more := least(g_own[g] + more, by_at_once * greatest(g_most[g], more))
+                                                - least(g_own[g], by_at_once * g_most[g]);
+                                            g_own[g] := g_own[g] + u_weight[u];
+                                            g_most[g] := greatest(g_most[g], u_weight[u]);
+                                        END IF;
+                                        g_used[g] := g_used[g] + more;
+                                    ELSIF kind = 'rate' AND (c_attempt[c] > 0 OR NOT u_retries[u]) THEN
+                                        g_used[g] := g_used[g] + u_weight[u];
+                                        g_took[g] := g_took[g] + u_weight[u];
+                                        g_level[g] := round((g_level[g] - u_weight[u])::text::numeric, 6);
+                                    END IF;
+                                END LOOP;
+                                scoped := scoped + is_scoped::integer;
                             END IF;
-                            IF g_used[g] + more <= u_n[closed] THEN
-                                g_used[g] := g_used[g] + more;
+                        ELSIF t_from[t] = t_to[t] THEN
+                            -- The same for one gate.
+                            closed := t_from[t];
+                            g := u_gate[closed];
+                            kind := u_kind[closed];
+                            IF kind = 'limit' THEN
+                                more := u_weight[closed];
                                 IF by_at_once IS NOT NULL THEN
-                                    g_own[g] := g_own[g] + u_weight[closed];
-                                    g_most[g] := greatest(g_most[g], u_weight[closed]);
+                                    more := least(g_own[g] + more, by_at_once * greatest(g_most[g], more))
+                                        - least(g_own[g], by_at_once * g_most[g]);
                                 END IF;
+                                IF g_used[g] + more <= u_n[closed] THEN
+                                    g_used[g] := g_used[g] + more;
+                                    IF by_at_once IS NOT NULL THEN
+                                        g_own[g] := g_own[g] + u_weight[closed];
+                                        g_most[g] := greatest(g_most[g], u_weight[closed]);
+                                    END IF;
+                                    closed := NULL;
+                                END IF;
+                            ELSIF kind = 'fifo' THEN
+                                IF coalesce(g_turn[g], g_first[g], c_id[c]) = c_id[c] THEN
+                                    g_turn[g] := c_id[c];
+                                    closed := NULL;
+                                END IF;
+                            ELSIF u_retries[closed] AND c_attempt[c] = 0 THEN
                                 closed := NULL;
-                            END IF;
-                        ELSIF kind = 'fifo' THEN
-                            IF coalesce(g_turn[g], g_first[g], c_id[c]) = c_id[c] THEN
-                                g_turn[g] := c_id[c];
-                                closed := NULL;
-                            END IF;
-                        ELSIF u_retries[closed] AND c_attempt[c] = 0 THEN
-                            closed := NULL;
-                        ELSIF g_how[g] = 'bucket' THEN
-                            IF g_level[g] >= u_weight[closed] - 1e-6::double precision THEN
-                                g_level[g] := round((g_level[g] - u_weight[closed])::text::numeric, 6);
+                            ELSIF g_how[g] = 'bucket' THEN
+                                IF g_level[g] >= u_weight[closed] - 1e-6::double precision THEN
+                                    g_level[g] := round((g_level[g] - u_weight[closed])::text::numeric, 6);
+                                    g_took[g] := g_took[g] + u_weight[closed];
+                                    closed := NULL;
+                                END IF;
+                            ELSIF g_used[g] + u_weight[closed] <= g_n[g] THEN
+                                g_used[g] := g_used[g] + u_weight[closed];
                                 g_took[g] := g_took[g] + u_weight[closed];
                                 closed := NULL;
                             END IF;
-                        ELSIF g_used[g] + u_weight[closed] <= g_n[g] THEN
-                            g_used[g] := g_used[g] + u_weight[closed];
-                            g_took[g] := g_took[g] + u_weight[closed];
-                            closed := NULL;
+                        ELSE
+                            closed := NULL; -- a tenant alone
                         END IF;
-                    ELSE
-                        closed := NULL; -- a tenant alone
-                    END IF;
-                    IF closed IS NOT NULL THEN
-                        held := held || c_id[c];
-                        held_at := held_at || g;
-                        IF kind = 'rate' AND (
-                            g_least[g] IS NULL OR g_least[g] > coalesce(g_used[g], g_took[g]) + u_weight[closed]
-                        ) THEN
-                            g_least[g] := coalesce(g_used[g], g_took[g]) + u_weight[closed];
-                            next_at := "winch".rate_opens(
-                                g_how[g], g_n[g], g_per[g], g_used[g], g_level[g], g_kept[g], u_weight[closed], now_us
-                            );
-                            IF g_open[g] IS NULL OR g_open[g] > next_at THEN
-                                g_open[g] := next_at;
-                                opens := true;
+                        IF closed IS NOT NULL THEN
+                            held := held || c_id[c];
+                            held_at := held_at || g;
+                            IF kind = 'rate' AND (
+                                g_least[g] IS NULL OR g_least[g] > coalesce(g_used[g], g_took[g]) + u_weight[closed]
+                            ) THEN
+                                g_least[g] := coalesce(g_used[g], g_took[g]) + u_weight[closed];
+                                next_at := "winch".rate_opens(
+                                    g_how[g], g_n[g], g_per[g], g_used[g], g_level[g], g_kept[g], u_weight[closed], now_us
+                                );
+                                IF g_open[g] IS NULL OR g_open[g] > next_at THEN
+                                    g_open[g] := next_at;
+                                    opens := true;
+                                END IF;
                             END IF;
+                            CONTINUE;
                         END IF;
-                        CONTINUE;
+                        drawn := drawn || c_id[c];
+                        drawn_at := drawn_at || c_place[c];
+                        drawn_text := drawn_text || t;
                     END IF;
-                    drawn := drawn || c_id[c];
-                    drawn_at := drawn_at || c_place[c];
-                    drawn_text := drawn_text || t;
-                END IF;
-                IF is_fair THEN
-                    virtual := s_tag[slot];
-                    l_ended[line] := virtual + 1::double precision / l_weight[line];
-                END IF;
-                EXIT;
+                    IF is_fair THEN
+                        virtual := s_tag[slot];
+                        l_ended[line] := virtual + 1::double precision / l_weight[line];
+                    END IF;
+                    EXIT;
+                END LOOP;
             END LOOP;
-        END LOOP;
-        is_again := is_again OR (
-            cardinality(drawn) < most - got AND cardinality(held) > 0 AND cardinality(c_id) >= most - got + ahead
-        );
+            is_again := is_again OR (
+                cardinality(drawn) < most - got AND cardinality(held) > 0 AND cardinality(c_id) >= most - got + ahead
+            );
 
-        -- What the gates remember from now on.
-        IF is_fair OR has_rate THEN
-            UPDATE "winch".gate
-            SET state = new.state, open_at = to_timestamp(new.open_at / 1000000.0)
-            FROM (
-                SELECT
-                    wanted.key, wanted.open_at,
-                    CASE
-                        WHEN wanted.took = 0 THEN wanted.state
-                        ELSE "winch".rate_state(
-                            wanted.how, wanted.per, wanted.used, wanted.level, wanted.kept, wanted.took, now_us
-                        )
-                    END AS state
-                FROM unnest(g_key, g_kind, g_state, g_open, g_how, g_per, g_used, g_level, g_kept, g_took, g_least)
-                    AS wanted (key, kind, state, open_at, how, per, used, level, kept, took, least)
-                WHERE wanted.kind = 'rate' AND (wanted.took > 0 OR wanted.least IS NOT NULL)
-                UNION ALL
-                SELECT 'tenants:' || one.queue, NULL, jsonb_build_object('ends', coalesce((
-                    SELECT jsonb_object_agg(line.tenant, round((line.ended - virtual)::text::numeric, 12))
-                    FROM (
-                        SELECT
-                            coalesce(before.key, now.tenant) AS tenant,
-                            coalesce(now.ended, before.value::double precision) AS ended
-                        FROM jsonb_each_text(ends) AS before
-                        FULL JOIN unnest(l_tenant, l_ended) AS now (tenant, ended) ON now.tenant = before.key
-                    ) AS line
-                    WHERE line.ended > virtual
-                ), '{}'))::text
-                WHERE is_fair
-            ) AS new
-            WHERE gate.key = new.key;
-        END IF;
+            -- What the gates remember from now on.
+            IF is_fair OR has_rate THEN
+                UPDATE "winch".gate
+                SET state = new.state, open_at = to_timestamp(new.open_at / 1000000.0)
+                FROM (
+                    SELECT
+                        wanted.key, wanted.open_at,
+                        CASE
+                            WHEN wanted.took = 0 THEN wanted.state
+                            ELSE "winch".rate_state(
+                                wanted.how, wanted.per, wanted.used, wanted.level, wanted.kept, wanted.took, now_us
+                            )
+                        END AS state
+                    FROM unnest(g_key, g_kind, g_state, g_open, g_how, g_per, g_used, g_level, g_kept, g_took, g_least)
+                        AS wanted (key, kind, state, open_at, how, per, used, level, kept, took, least)
+                    WHERE wanted.kind = 'rate' AND (wanted.took > 0 OR wanted.least IS NOT NULL)
+                    UNION ALL
+                    SELECT 'tenants:' || one.queue, NULL, "winch".turns_after(ends, l_tenant, l_ended, virtual)
+                    WHERE is_fair
+                ) AS new
+                WHERE gate.key = new.key;
+            END IF;
+        END decide;
         -- A claim without a free slot blocks nothing: mostly the jobs of its own worker hold the gates.
         IF cardinality(held) > 0 AND (ahead > 0 OR within IS NOT NULL) THEN
             -- An end that returns permits beside this claim does not see the jobs that it blocks. So it waits for such
@@ -1337,7 +1337,7 @@ BEGIN
         taken := CASE WHEN cardinality(plain_places) = 0 THEN drawn ELSE array_remove(drawn, NULL) END;
         IF cardinality(taken) > 0 THEN
             -- Without ON CONFLICT, which takes longer than the rest of the insert: nothing is there, unless a trigger was off.
-            FOR try IN 1..2 LOOP
+            FOR try IN 1..CASE WHEN cardinality(u_text) > 0 OR one.concurrency IS NOT NULL THEN 2 ELSE 0 END LOOP
                 BEGIN
                     INSERT INTO "winch".permit (gate, job, token, weight, session, at_once)
                     SELECT
@@ -1365,7 +1365,7 @@ BEGIN
             UPDATE "winch".job
             SET state = 'running',
                 filed = CASE WHEN is_batch THEN job.filed ELSE 'running' END,
-                gate = CASE WHEN one.concurrency IS NULL THEN job.gate ELSE coalesce(job.gate, '') END,
+                gate = CASE WHEN one.concurrency IS NULL THEN job.gate ELSE 'queue' END,
                 attempt = least(job.attempt, 2147483646) + 1, -- as claim does
                 fence = greatest(job.fence + 1, now_us),
                 token = by_token,
@@ -1377,14 +1377,16 @@ BEGIN
             WHERE job.ctid = chosen.tuple
             RETURNING
                 CASE WHEN is_placed THEN chosen.place ELSE job.sort_key END,
-                one.concurrency IS NOT NULL, NULL::integer, false, job;
+                one.concurrency IS NOT NULL, NULL::integer, false, job.id::text, job.queue, job.task, job.args, job.attempt, job.fence, job.created_at, job.run_at,
+                job.claimed_at, job.version, job.is_suspect, job.expires_at, job.headers, job.options, job.checkpoint;
             got := got + cardinality(taken);
         END IF;
         IF cardinality(plain_places) > 0 THEN
             RETURN QUERY
             SELECT
                 CASE WHEN is_placed THEN plain_places[row_number() OVER (ORDER BY job.sort_key, job.id)] ELSE job.sort_key END,
-                false, NULL::integer, false, job
+                false, NULL::integer, false, job.id::text, job.queue, job.task, job.args, job.attempt, job.fence, job.created_at, job.run_at,
+                job.claimed_at, job.version, job.is_suspect, job.expires_at, job.headers, job.options, job.checkpoint
             FROM "winch".take_plain(
                 one.queue, by_session, by_token, known, cardinality(plain_places)::bigint, batch_from, at
             ) AS job;
@@ -1398,7 +1400,11 @@ BEGIN
     IF opens THEN
         PERFORM "winch".ring(NULL, true);
     END IF;
-    RETURN QUERY SELECT scoped, is_any, go_on, is_odd, NULL::"winch".job;
+    place := scoped;
+    has_permit := is_any;
+    rest := go_on;
+    is_rare := is_odd;
+    RETURN NEXT;
 END
 function winch.complete_gated(uuid[],uuid[],jsonb,text,timestamp with time zone,boolean): returns record enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
@@ -1509,11 +1515,85 @@ BEGIN
         END IF;
     END IF;
 END
+function winch.draw_turns(text,uuid[],tid[],boolean[],text[],bigint[],bigint): returns record enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
+
+DECLARE
+    turns jsonb;
+    ends jsonb;
+    virtual double precision;
+    l_tenant text[];
+    l_first bigint[];
+    l_last bigint[];
+    l_weight bigint[];
+    l_ended double precision[];
+    s_number bigint[];
+    s_line bigint[];
+    s_tag double precision[];
+BEGIN
+    turns := (SELECT gate.state::jsonb FROM "winch".gate WHERE gate.key = 'tenants:' || wanted);
+    ends := coalesce(turns -> 'ends', '{}');
+    virtual := coalesce((turns ->> 'at')::double precision, 0);
+    SELECT array_agg(line.tenant), array_agg(line.first), array_agg(line.last), array_agg(line.weight)
+    INTO l_tenant, l_first, l_last, l_weight
+    FROM (
+        SELECT coalesce(job.tenant, '') AS tenant, min(job.number) AS first, max(job.number) AS last, min(job.weight) AS weight
+        FROM unnest(tenants, weights) WITH ORDINALITY AS job (tenant, weight, number)
+        GROUP BY coalesce(job.tenant, '')
+        ORDER BY first
+    ) AS line;
+    SELECT array_agg(slot.number), array_agg(slot.line), array_agg(slot.tag)
+    INTO s_number, s_line, s_tag
+    FROM (
+        SELECT
+            job.number, line.line,
+            sum(CASE
+                WHEN job.number = line.first THEN greatest(virtual, coalesce((ends ->> line.tenant)::double precision, 0))
+                ELSE 1::double precision / line.weight
+            END) OVER (PARTITION BY line.line ORDER BY job.number) AS tag
+        FROM unnest(l_tenant, l_first, l_last, l_weight) WITH ORDINALITY AS line (tenant, first, last, weight, line)
+        CROSS JOIN LATERAL generate_series(line.first, line.last) AS job (number)
+        ORDER BY tag, line, number
+        LIMIT most
+    ) AS slot;
+    SELECT
+        array_agg(CASE WHEN NOT are_plain[slot.number] THEN ids[slot.number] END),
+        array_agg(CASE WHEN NOT are_plain[slot.number] THEN places[slot.number] END),
+        coalesce(array_agg(slot.place) FILTER (WHERE are_plain[slot.number]), '{}')
+    INTO drawn, drawn_at, plain_places
+    FROM unnest(s_number) WITH ORDINALITY AS slot (number, place);
+    -- By their places: a job that was changed since is somewhere else.
+    IF (
+        SELECT count(*)
+        FROM (
+            SELECT
+            FROM unnest(drawn, drawn_at) AS chosen (id, place)
+            JOIN "winch".job ON job.ctid = chosen.place AND job.id = chosen.id AND job.state = 'ready'
+            FOR UPDATE OF job SKIP LOCKED
+        ) AS locked
+    ) < cardinality(drawn) - cardinality(plain_places) THEN
+        drawn := NULL;
+        RETURN;
+    END IF;
+    virtual := s_tag[cardinality(s_tag)];
+    l_ended := ARRAY(
+        SELECT max(slot.tag) + 1::double precision / l_weight[line]
+        FROM generate_subscripts(l_weight, 1) AS line
+        LEFT JOIN unnest(s_line, s_tag) AS slot (line, tag) USING (line)
+        GROUP BY line
+        ORDER BY line
+    );
+    UPDATE "winch".gate
+    SET state = "winch".turns_after(ends, l_tenant, l_ended, virtual)
+    WHERE gate.key = 'tenants:' || wanted;
+EXCEPTION WHEN data_exception THEN
+    drawn := NULL; -- its state was damaged by hand
+END
 function winch.drop_on(text,double precision,timestamp with time zone): returns date immutable
 function winch.entry(text,timestamp with time zone,integer,uuid,uuid,timestamp with time zone,jsonb,text): returns jsonb stable
 function winch.fingerprint(text,text): returns text stable
-function winch.finish_members(uuid[],uuid[],jsonb,text,uuid,uuid,text[],text[],bigint,bigint,bigint,timestamp with time zone): returns TABLE(took text[], claimed winch.job) enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
+function winch.finish_members(uuid[],uuid[],jsonb,text,uuid,uuid,text[],text[],bigint,bigint,bigint,timestamp with time zone): returns TABLE(took text[], sort_key bigint, id text, queue text, task text, args text, attempt integer, fence bigint, created_at timestamp with time zone, run_at timestamp with time zone, claimed_at timestamp with time zone, version integer, is_suspect boolean, expires_at timestamp with time zone, headers text, options text, checkpoint text) enable_bitmapscan=off, enable_seqscan=off, jit=off, plan_cache_mode=force_generic_plan 
 
+#variable_conflict use_column
 DECLARE
     limits text[];
     done record;
@@ -1532,24 +1612,29 @@ BEGIN
     IF done.ended IS NULL THEN
         RETURN;
     END IF;
-    RETURN QUERY SELECT done.ended::text[], NULL::"winch".job;
+    took := done.ended::text[];
+    RETURN NEXT;
     IF done.turns IS NOT NULL THEN
         RETURN QUERY
-        SELECT NULL::text[], next
+        SELECT
+            NULL::text[], job.sort_key, job.id::text, job.queue, job.task, job.args, job.attempt, job.fence, job.created_at, job.run_at,
+            job.claimed_at, job.version, job.is_suspect, job.expires_at, job.headers, job.options, job.checkpoint
         FROM "winch".next_members(
             done.turns, by_session, by_token, served, known, most, coalesce(given, clock_timestamp()), batch_from
-        ) AS next;
+        ) AS job;
         GET DIAGNOSTICS number = ROW_COUNT;
         most := most - number;
     END IF;
     limits := ARRAY(SELECT key FROM unnest(done.keys) AS key WHERE starts_with(key, 'limit:'));
     IF most > 0 AND cardinality(limits) > 0 AND cardinality(done.ended) > 0 THEN
         RETURN QUERY
-        SELECT NULL::text[], next.claimed
+        SELECT
+            NULL::text[], job.place, job.id, job.queue, job.task, job.args, job.attempt, job.fence, job.created_at, job.run_at,
+            job.claimed_at, job.version, job.is_suspect, job.expires_at, job.headers, job.options, job.checkpoint
         FROM "winch".claim_gated(
             served, by_session, by_token, known, most, 0, by_at_once, 0, 0, batch_from, given, limits
-        ) AS next
-        WHERE (next.claimed).id IS NOT NULL;
+        ) AS job
+        WHERE job.id IS NOT NULL;
     END IF;
     woken := ARRAY(
         SELECT DISTINCT job.queue
@@ -2405,6 +2490,7 @@ BEGIN
     PERFORM "winch".ring(NULL, true);
     RETURN NULL;
 END
+function winch.turns_after(jsonb,text[],double precision[],double precision): returns text immutable
 function winch.witness_archive(): returns trigger 
 
 BEGIN
@@ -2497,11 +2583,11 @@ trigger winch.job.job_event_insert: CREATE TRIGGER job_event_insert AFTER INSERT
 trigger winch.job.job_event_update: CREATE TRIGGER job_event_update AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((old.state <> new.state) AND (current_setting('winch.verb'::text, true) <> ''::text))) EXECUTE FUNCTION winch.witness_job()
 trigger winch.job.job_frees_key: CREATE TRIGGER job_frees_key AFTER DELETE ON winch.job FOR EACH ROW WHEN ((old.unique_key IS NOT NULL)) EXECUTE FUNCTION winch.free_key()
 trigger winch.job.job_has_gates: CREATE TRIGGER job_has_gates BEFORE INSERT ON winch.job FOR EACH ROW WHEN (((new.options IS NOT NULL) OR (new.filed <> new.state))) EXECUTE FUNCTION winch.mark_gated()
-trigger winch.job.job_is_gone_from_gates: CREATE TRIGGER job_is_gone_from_gates AFTER DELETE ON winch.job FOR EACH ROW WHEN (((old.gate IS NOT NULL) AND (current_setting('winch.completes'::text, true) IS DISTINCT FROM 'on'::text))) EXECUTE FUNCTION winch.leave_gates()
+trigger winch.job.job_is_gone_from_gates: CREATE TRIGGER job_is_gone_from_gates AFTER DELETE ON winch.job FOR EACH ROW WHEN (((old.gate IS NOT NULL) AND ((old.gate <> ''::text) OR (starts_with(old.options, '{"gates":[]'::text) IS NOT TRUE)) AND (current_setting('winch.completes'::text, true) IS DISTINCT FROM 'on'::text))) EXECUTE FUNCTION winch.leave_gates()
 trigger winch.job.job_is_handed_over: CREATE TRIGGER job_is_handed_over BEFORE INSERT ON winch.job FOR EACH ROW WHEN ((new.fence < 0)) EXECUTE FUNCTION winch.hand_over()
 trigger winch.job.job_is_possible: CREATE TRIGGER job_is_possible AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((new.attempt < 0) OR
         CASE
             WHEN (new.token IS NULL) THEN ((new.filed <> new.state) OR (new.state <> ALL (ARRAY['ready'::text, 'scheduled'::text, 'retrying'::text, 'blocked'::text])))
             ELSE ((new.state <> 'running'::text) OR (new.session IS NULL) OR (new.claimed_at IS NULL))
         END)) EXECUTE FUNCTION winch.refuse_job()
-trigger winch.job.job_leaves_gates: CREATE TRIGGER job_leaves_gates AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((old.gate IS NOT NULL) AND (old.state = 'running'::text) AND (new.state <> 'running'::text))) EXECUTE FUNCTION winch.leave_gates()
+trigger winch.job.job_leaves_gates: CREATE TRIGGER job_leaves_gates AFTER UPDATE ON winch.job FOR EACH ROW WHEN (((old.gate IS NOT NULL) AND (old.state = 'running'::text) AND (new.state <> 'running'::text) AND ((old.gate <> ''::text) OR (starts_with(old.options, '{"gates":[]'::text) IS NOT TRUE)))) EXECUTE FUNCTION winch.leave_gates()

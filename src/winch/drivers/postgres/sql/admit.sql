@@ -301,7 +301,7 @@ taken AS (
     UPDATE {schema}.job
     SET state = 'running',
         filed = 'running',
-        gate = CASE WHEN :queue_gate::text IS NULL THEN gate ELSE coalesce(gate, '') END,
+        gate = CASE WHEN :queue_gate::text IS NULL THEN gate ELSE 'queue' END,
         attempt = least(attempt, 2147483646) + 1, -- as claim does
         fence = greatest(fence + 1, :at::bigint),
         token = :token::uuid,

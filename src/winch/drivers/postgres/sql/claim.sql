@@ -168,9 +168,8 @@ RETURNING
 -- claim.gated: ready -> running, from queues that may have jobs with gates or a rule. Locks: the session FOR KEY SHARE, the
 -- gates, the job rows. The last row has no job: see claim_gated. The place stands for the sort key.
 SELECT
-    place, (claimed).id::text, (claimed).queue, (claimed).task, (claimed).args, (claimed).attempt, (claimed).fence,
-    (claimed).created_at, (claimed).run_at, (claimed).claimed_at, (claimed).version, (claimed).is_suspect,
-    (claimed).expires_at, (claimed).headers, (claimed).options, (claimed).checkpoint, has_permit, rest, is_rare
+    place, id, queue, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect, expires_at,
+    headers, options, checkpoint, has_permit, rest, is_rare
 FROM {schema}.claim_gated(
     :queues::text[], :session::uuid, :token::uuid, :tasks::text[], :limit::bigint, :gated::bigint, :at_once::bigint,
     :ahead::bigint, :spare::bigint, :batch_from::bigint, :now::timestamptz

@@ -2,10 +2,8 @@
 -- the next jobs under their limits. Fenced by (id, token), pairwise. Locks: the session FOR KEY SHARE, the gates, the job rows. The first row has the ids that took.
 -- Nothing is done, and there is no row, where the transaction is not READ COMMITTED.
 SELECT
-    took, (claimed).sort_key, (claimed).id::text, (claimed).queue, (claimed).task, (claimed).args,
-    (claimed).attempt, (claimed).fence, (claimed).created_at, (claimed).run_at, (claimed).claimed_at,
-    (claimed).version, (claimed).is_suspect, (claimed).expires_at, (claimed).headers, (claimed).options,
-    (claimed).checkpoint
+    took, sort_key, id, queue, task, args, attempt, fence, created_at, run_at, claimed_at, version, is_suspect,
+    expires_at, headers, options, checkpoint
 FROM {schema}.finish_members(
     :ids::uuid[], :tokens::uuid[], :results::jsonb, :result::text, :session::uuid, :token::uuid, :queues::text[],
     :tasks::text[], :limit::bigint, :at_once::bigint, :batch_from::bigint, :now::timestamptz

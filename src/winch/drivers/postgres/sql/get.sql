@@ -3,7 +3,7 @@ SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
     fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE, seq
+    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(nullif(gate, ''), 'queue'), has_undo IS TRUE, seq
 FROM {schema}.job
 WHERE id = ANY (:ids::uuid[]);
 
@@ -13,7 +13,7 @@ SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
     fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE, seq
+    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(nullif(gate, ''), 'queue'), has_undo IS TRUE, seq
 FROM {schema}.job
 WHERE id = ANY (:ids::uuid[])
 UNION ALL

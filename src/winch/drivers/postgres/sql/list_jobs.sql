@@ -5,7 +5,7 @@
         id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
         tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
         fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-        history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE, seq
+        history::text, NULL::timestamptz, NULL, reason, NULL, nullif(nullif(gate, ''), 'queue'), has_undo IS TRUE, seq
     FROM {schema}.job
     WHERE :is_live::boolean
         AND (:after::uuid IS NULL OR id < :after::uuid)
@@ -99,7 +99,7 @@ SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
     fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE, seq
+    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(nullif(gate, ''), 'queue'), has_undo IS TRUE, seq
 FROM {schema}.job
 WHERE id IN (SELECT id FROM {schema}.claimed)
     AND state = 'running'
@@ -128,7 +128,7 @@ SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
     fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE, seq
+    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(nullif(gate, ''), 'queue'), has_undo IS TRUE, seq
 FROM {schema}.job
 WHERE id = ANY (ARRAY(SELECT found.id FROM found ORDER BY found.id DESC LIMIT :limit))
     AND (SELECT count(*) FROM found) < :most
@@ -145,7 +145,7 @@ SELECT
     id::text, task, version, args, queue, priority, created_at, run_at, state, tenant, fifo, unique_key,
     tags, headers, options, expires_at, max_attempts, keep_seconds, attempt, crashes, rescues, is_suspect,
     fence, token::text, session::text, claimed_at, ended_token::text, cancel_requested_at, progress, checkpoint, log,
-    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(gate, ''), has_undo IS TRUE, seq
+    history::text, NULL::timestamptz, NULL, reason, NULL, nullif(nullif(gate, ''), 'queue'), has_undo IS TRUE, seq
 FROM {schema}.job
 WHERE filed = ANY (:states::text[])
     AND (:after::uuid IS NULL OR id < :after::uuid)

@@ -16,7 +16,7 @@ LOCK TABLE {schema}.session IN EXCLUSIVE MODE;
 -- Jobs that have a permit already are not changed: the transaction that ends them holds the gate or waits for it.
 WITH counted AS (
     UPDATE {schema}.job
-    SET gate = coalesce(gate, ''),
+    SET gate = 'queue',
         filed = 'running'
     WHERE id = ANY (ARRAY(
         SELECT claimed.id

@@ -22,7 +22,7 @@ from winch.storage.params import ClaimParams
 # Of each tenant a few more are looked at than are wanted: some may be held at their gates.
 SPARE = 10
 # The statement that decides in the store looks at fewer first, and at all where those were too few.
-FEW_SPARE, FEW_AHEAD = 2, 50
+FEW_SPARE, FEW_AHEAD = 1, 50
 # A claim without a free slot tries so many candidates, where the last one found most gates closed: the
 # jobs of its own worker hold them.
 TRIED = 32
