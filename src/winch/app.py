@@ -473,10 +473,11 @@ class App(Areas):
         from winch.engine.supervisor.embedded import EmbeddedWorker, process_command
 
         self.ready()
-        command = process_command(self.import_path or name_of(self))
-        return EmbeddedWorker(self, queues=queues, concurrency=concurrency, burst=burst, labels=labels,
-                              queue_limits=queue_limits, queue_rates=queue_rates,
-                              process_command=command)  # fmt: skip
+        options: WorkerOptions = {
+            "queues": queues, "concurrency": concurrency, "burst": burst, "labels": labels,
+            "queue_limits": queue_limits, "queue_rates": queue_rates,
+        }  # fmt: skip
+        return EmbeddedWorker(self, options, process_command(self.import_path or name_of(self)))
 
     def run_worker(self, **options: Unpack[WorkerOptions]) -> int:
         """Run a worker until a signal stops it; with `burst`, until no job is ready. Returns its exit

@@ -16,6 +16,7 @@ from winch.core.errors import ConfigError
 from winch.core.values.duration import Duration, parse_duration
 from winch.engine.observe.throughput import Rates, TaskRate
 from winch.engine.supervisor.embedded import EmbeddedWorker, process_command
+from winch.engine.supervisor.worker_options import WorkerOptions
 
 
 class Drainable(Runnable, Protocol):
@@ -65,11 +66,8 @@ async def drain(
 
     embedded = EmbeddedWorker(
         app,
-        queues=queues,
-        concurrency=concurrency,
-        burst=True,
-        process_command=process_command(app.import_path or name_of(app)),
-        grace=ending,
+        WorkerOptions(queues=queues, concurrency=concurrency, burst=True, grace=grace),
+        process_command(app.import_path or name_of(app)),
     )
     async with embedded as worker:
         worker.tally.on_rates = count

@@ -9,10 +9,14 @@ from typing import Any, Protocol
 
 from winch.areas.launch.supervised import supervise
 from winch.core.errors import ConfigError
-from winch.core.values.duration import parse_duration
 from winch.engine.base.settings import Loaded
 from winch.engine.supervisor.embedded import EmbeddedWorker, Host, process_command
-from winch.engine.supervisor.worker_options import check_options, needs_supervisor, settings_of
+from winch.engine.supervisor.worker_options import (
+    WorkerOptions,
+    check_options,
+    needs_supervisor,
+    settings_of,
+)
 from winch.storage.protocol import Driver
 
 
@@ -25,7 +29,7 @@ class Runnable(Host, Protocol):
 def run_worker(
     app: Runnable,
     spec: str | None,
-    given: Mapping[str, Any],
+    given: WorkerOptions,
     load: Callable[[Mapping[str, Any]], Loaded],
 ) -> int:
     """Run a worker of this app to its end. `spec`: how another process imports the app. `load`: the
@@ -34,19 +38,7 @@ def run_worker(
     if needs_supervisor(given):
         return _run_processes(spec, given, load)
     app.ready()
-    grace = given.get("grace")
-    worker = EmbeddedWorker(
-        app,
-        queues=given.get("queues", ("default",)),
-        concurrency=given.get("concurrency"),
-        burst=bool(given.get("burst")),
-        labels=given.get("labels"),
-        queue_limits=given.get("queue_limits"),
-        queue_rates=given.get("queue_rates"),
-        process_command=process_command(spec),
-        grace=None if grace is None else parse_duration(grace, "grace").total_seconds(),
-    )
-    asyncio.run(worker.run_until_stopped())
+    asyncio.run(EmbeddedWorker(app, given, process_command(spec)).run_until_stopped())
     return 0
 
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from winch.engine.base.encryption import Keyring
     from winch.engine.client.client import Client
     from winch.engine.durable.note_writer import NoteWriter
+    from winch.engine.tasks.context import Reports
+    from winch.engine.tasks.runtime import Runtime
+    from winch.engine.tasks.task import Task
     from winch.storage.protocol import Driver
     from winch.storage.verbs import Verb
 
@@ -78,41 +81,34 @@ class Unwound(BaseException):
     """Ends a handler that was only called to find its undo functions."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepTools:
+    """What a worker gives to the durable steps of all its attempts."""
+
+    runtime: Runtime
+    store: Callable[[], Driver]
+    monotonic: Callable[[], float]
+    rng: random.Random
+    notes: NoteWriter
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
 class StepRunner:
     """The part of an attempt's durable side that talks to the store and calls functions."""
 
-    def __init__(
-        self,
-        claim: Claim,
-        *,
-        client: Client,
-        store: Callable[[], Driver],
-        is_async: bool,
-        keys: Keyring | None,
-        monotonic: Callable[[], float],
-        rng: random.Random,
-        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
-        signed: Callable[[], None],
-        notes: NoteWriter,
-        next_number: Callable[[], int],
-        lease: float | None = None,
-    ) -> None:
+    def __init__(self, claim: Claim, task: Task[Any, Any], reports: Reports, tools: StepTools) -> None:
         """`claim` has its checkpoint in plain text."""
         self.claim: Claim = claim
         self.ref: ClaimRef = ClaimRef(claim.id, claim.token)
         self.run_at: datetime = claim.run_at
-        self.client: Client = client
-        self.store: Callable[[], Driver] = store
-        self._is_async = is_async
-        self.keys: Keyring | None = keys
-        self._monotonic = monotonic
-        self._began = monotonic()
-        self.rng: random.Random = rng
-        self._in_thread = in_thread
-        self._signed = signed
-        self._notes = notes
-        self._next_number = next_number
-        self._lease = lease
+        self.client: Client = task.client
+        self._is_async = task.is_async
+        self._reports = reports
+        self._tools = tools
+        self.store: Callable[[], Driver] = tools.store
+        self.keys: Keyring | None = tools.runtime.keys()
+        self.rng: random.Random = tools.rng
+        self._began = tools.monotonic()
         head = steps.read(claim.checkpoint) or StepHistory(checkpoint=claim.checkpoint)
         self.history: History = History(head)
         self._version = self._stored = 0
@@ -129,7 +125,7 @@ class StepRunner:
 
     def now(self) -> datetime:
         """The store's time, or a little before it: when the claim was made, and how long that is ago."""
-        return self.claim.claimed_at + timedelta(seconds=max(self._monotonic() - self._began, 0.0))
+        return self.claim.claimed_at + timedelta(seconds=max(self._tools.monotonic() - self._began, 0.0))
 
     def store_now(self) -> Generator[Any, Any, datetime]:
         """The store's time exactly."""
@@ -154,7 +150,7 @@ class StepRunner:
                 if self._stored < wanted:
                     wanted = self._version
                     self._repeated(lambda: self._spill(driver))
-                    self._repeated(lambda: self.check(self._notes.note(self.ref, self._note())))
+                    self._repeated(lambda: self.check(self._tools.notes.note(self.ref, self._note())))
                     self._stored = wanted
             if self.history.left:
                 left, self.history.left = self.history.left, ()
@@ -271,15 +267,15 @@ class StepRunner:
         async with self._writing():
             if self._stored >= wanted and not forgets_cancel:
                 return
-            until = float("inf") if is_patient else self._monotonic() + SAVE_SECONDS
+            until = float("inf") if is_patient else self._tools.monotonic() + SAVE_SECONDS
             for pause in _pauses():
                 wanted = self._version
                 try:
                     await self._aspill(self.store())
                     note = self._note(forgets_cancel=forgets_cancel)
-                    answer = await self._notes.anote(self.ref, note)
+                    answer = await self._tools.notes.anote(self.ref, note)
                 except (StorageUnavailable, StorageFull):
-                    if self._monotonic() > until:
+                    if self._tools.monotonic() > until:
                         raise
                     await asyncio.sleep(pause)
                 else:
@@ -309,7 +305,7 @@ class StepRunner:
         """The function's value: awaited, or from a thread so that the loop continues."""
         if inspect.iscoroutinefunction(fn) or getattr(fn, "is_async", False):
             return await fn(*args)
-        value = await self._in_thread(lambda: fn(*args))
+        value = await self._tools.in_thread(lambda: fn(*args))
         return await value if inspect.isawaitable(value) else value
 
     def _note(self, *, forgets_cancel: bool = False) -> Note:
@@ -319,7 +315,7 @@ class StepRunner:
             history.text(),
             self.keys,
             has_undo=bool(history.to_undo),
-            number=self._next_number(),
+            number=self._reports.next_number(),
             forgets_cancel=forgets_cancel,
         )
 
@@ -327,14 +323,14 @@ class StepRunner:
         """The verb that keeps the history with one more step, which is taken in when that is kept."""
         text = self.history.text(record)
         has_undo = record.has_undo or bool(self.history.to_undo)
-        number = self._next_number()
+        number = self._reports.next_number()
         note = note_of(self.claim, text, self.keys, has_undo=has_undo, number=number)
         return driver.note(self.ref, note)
 
     def kept(self, record: StepRecord) -> None:
         """The store has this record."""
         self.put(record)
-        self._signed()
+        self._reports.sign()
 
     def is_kept(self, stored: str | None, record: StepRecord) -> bool:
         """Whether a checkpoint read from the store has this record."""
@@ -349,12 +345,14 @@ class StepRunner:
             raise LostClaim(
                 f"job {self.claim.id} no longer belongs to this attempt; the step is not recorded"
             )
-        self._signed()
+        self._reports.sign()
 
     def limits(self, driver: Driver) -> dict[str, float]:
         """A part of the lease, on stores with one writer: heartbeats must get through."""
         share = getattr(driver, "transaction_share", None)
-        return {} if self._lease is None or share is None else {"limit": self._lease * share}
+        if share is None:
+            return {}
+        return {"limit": self._tools.runtime.lease().total_seconds() * share}
 
 
 def note_of(

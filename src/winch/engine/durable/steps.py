@@ -52,13 +52,23 @@ from winch.core.steps import MAX_STEP_BYTES, Compensation, Kind, StepRecord
 from winch.core.values import codec
 from winch.core.values.duration import format_duration
 from winch.engine.base.failure import describe
-from winch.engine.durable.runner import PARK, SAVE, Call, Durable, InTransaction, StepRunner, Unwound
+from winch.engine.durable.runner import (
+    PARK,
+    SAVE,
+    Call,
+    Durable,
+    InTransaction,
+    StepRunner,
+    StepTools,
+    Unwound,
+)
 from winch.engine.durable.waits import gather, spawn, wait_for
 from winch.engine.tasks.results import converted
 
 if TYPE_CHECKING:
     from winch.core.job import Claim
     from winch.core.policy.retry import Retry
+    from winch.engine.tasks.context import Reports
     from winch.engine.tasks.task import Bound, Task
 
 
@@ -70,10 +80,9 @@ class Suspended(BaseException):
 class Steps(StepRunner):
     """The durable side of one attempt."""
 
-    def __init__(self, claim: Claim, task: Task[Any, Any], **surroundings: Any) -> None:
-        super().__init__(claim, is_async=task.is_async, client=task.client, **surroundings)
-        self._pack = task.arguments.pack
-        self._task_version = task.options.version
+    def __init__(self, claim: Claim, task: Task[Any, Any], reports: Reports, tools: StepTools) -> None:
+        super().__init__(claim, task, reports, tools)
+        self._task = task
         compensation = self.history.compensation
         if compensation is not None and compensation.undone_for not in (None, claim.run_at):
             self.history.begin_anew()  # undone to its beginning, and brought back
@@ -165,7 +174,7 @@ class Steps(StepRunner):
         return self._drive(spawn(self, call, _checked_name(name)))
 
     def restart(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return self._drive(self._restart(self._pack(args, kwargs)))
+        return self._drive(self._restart(self._task.arguments.pack(args, kwargs)))
 
     def _restart(self, args: str) -> Durable:
         if self.suspension is not None:
@@ -175,7 +184,7 @@ class Steps(StepRunner):
         yield PARK
         # Its attempt is handed back: the next claim has the same number, and counts as the first.
         attempts = self.claim.attempt + self.history.attempts - 1
-        self.history.restart(args, self._task_version, attempts)
+        self.history.restart(args, self._task.options.version, attempts)
         yield SAVE
         self.suspension = Settled(
             JobState.SCHEDULED, "restarted", counts=False, reason="it begins anew with other arguments"

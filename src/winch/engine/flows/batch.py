@@ -424,7 +424,7 @@ def batch_of(ctx: Context) -> Batch:
     made = Batch("")
     made.id = headers[FLOW_HEADER]
     made._claim = ctx.claim_ref
-    made._client = ctx._client
+    made._client = ctx._task.client
     made._kinds = tuple(kind for kind in headers[BATCH_HEADER].split(",") if kind)  # type: ignore[misc]
     if TURNS_HEADER in headers:
         made._turns = msgspec.json.decode(headers[TURNS_HEADER], type=tuple[str, ...])

@@ -14,13 +14,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from winch.core.errors import ConfigError, StorageError
 from winch.core.policy.labels import check_labels
 from winch.core.policy.queue_limits import parse_limits, parse_rates
 from winch.core.policy.queue_limits import queue_limits as bounds_of
+from winch.core.values.duration import parse_duration
 from winch.engine.base import operation
 from winch.engine.base.log import log
 from winch.engine.base.loops import Loops, threads_watched
@@ -34,6 +35,7 @@ from winch.engine.maintenance.ticker import Ticker
 from winch.engine.supervisor.commands import StacksWithoutLoop, WorkerCommands
 from winch.engine.supervisor.forking import ForkGuard
 from winch.engine.supervisor.heartbeat import Heart, Leases
+from winch.engine.supervisor.worker_options import WorkerOptions
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.worker.config import WorkerConfig
 from winch.engine.worker.queues.order import queues_of
@@ -66,44 +68,34 @@ class EmbeddedWorker:
     """
 
     def __init__(
-        self,
-        host: Host,
-        *,
-        queues: Sequence[str] | Mapping[str, int],
-        concurrency: int | None,
-        burst: bool,
-        labels: Mapping[str, str] | Sequence[str] | None = None,
-        queue_limits: Mapping[str, int] | str | None = None,
-        queue_rates: Mapping[str, str] | str | None = None,
-        release: str = "",
-        process_command: tuple[str, ...] | None = None,
-        grace: float | None = None,
+        self, host: Host, options: WorkerOptions, process_command: tuple[str, ...] | None
     ) -> None:
+        """`options`: those that need no supervisor. Others have no effect here."""
         settings = host.settings
+        queues, grace = options.get("queues", ("default",)), options.get("grace")
+        limits, rates = options.get("queue_limits"), options.get("queue_rates")
         self._driver = host.driver
         self._runtime = host.runtime
         self._settings = settings
         self._is_up = False
-        self._grace = settings.grace.total_seconds() if grace is None else grace
+        ending = settings.grace if grace is None else parse_duration(grace, "grace")
+        self._grace = ending.total_seconds()
         self._config = WorkerConfig(
             order=queues_of(queues, random.Random()),  # noqa: S311  # order, not a secret
-            concurrency=concurrency or settings.concurrency,
+            concurrency=options.get("concurrency") or settings.concurrency,
             lease=settings.lease,
             heartbeat=settings.heartbeat.total_seconds(),
             poll=settings.poll.total_seconds(),
-            release=release,
-            burst=burst,
+            burst=bool(options.get("burst")),
             process_command=process_command,
             process_store=ProcessStore(settings.url, settings.schema),
             kill_after=settings.kill_after.total_seconds(),
             spool=host.spool,
             supervisor=os.urandom(8).hex(),
-            labels=check_labels(labels or {}, "labels"),
+            labels=check_labels(options.get("labels") or {}, "labels"),
             queue_limits=bounds_of(
-                settings.queue_limits
-                if queue_limits is None
-                else parse_limits(queue_limits, "queue_limits"),
-                settings.queue_rates if queue_rates is None else parse_rates(queue_rates, "queue_rates"),
+                settings.queue_limits if limits is None else parse_limits(limits, "queue_limits"),
+                settings.queue_rates if rates is None else parse_rates(rates, "queue_rates"),
             ),
         )
         if process_command is None:

@@ -7,8 +7,9 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from winch.core import steps
 from winch.core.errors import ConfigError, LostClaim
@@ -17,17 +18,17 @@ from winch.core.job import LOG_LIMIT, Note
 from winch.core.outcome import Cancel, Discard, RetryAfter, Snooze
 from winch.core.values import codec
 from winch.core.values.duration import Duration, parse_duration
-from winch.engine.base.encryption import Keyring, seal
+from winch.engine.base.encryption import seal
 from winch.engine.tasks.transaction import Transaction
 from winch.storage.params import Answer, ClaimRef, Standing
 
 if TYPE_CHECKING:
     from winch.core.job import Claim, JobRecord
     from winch.core.policy.retry import Retry
-    from winch.engine.client.client import Client
     from winch.engine.durable.steps import Steps
     from winch.engine.flows.batch import Batch
-    from winch.engine.tasks.task import Bound
+    from winch.engine.tasks.runtime import Runtime
+    from winch.engine.tasks.task import Bound, Task
     from winch.storage.protocol import Driver
 
 RAISE: Any = ...
@@ -75,6 +76,35 @@ class Reports:
         return "".join(lines)[-LOG_LIMIT:] if lines else None
 
 
+class RunningAttempt(Protocol):
+    """What a context reads of the attempt that the worker runs."""
+
+    steps: Steps | None
+    """Once it makes durable steps."""
+
+    @property
+    def deadline(self) -> float | None: ...
+
+    @property
+    def reports(self) -> Reports: ...
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+    def finished(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ContextTools:
+    """What a worker gives to the contexts of all its attempts."""
+
+    runtime: Runtime
+    store: Callable[[], Driver]
+    monotonic: Callable[[], float]
+    steps: Callable[[RunningAttempt, Claim, Task[Any, Any]], Steps]
+    batch: Callable[[Context], Batch]
+
+
 class Context:
     """One attempt of one job, as its handler sees it.
 
@@ -89,38 +119,24 @@ class Context:
     def __init__(
         self,
         claim: Claim,
-        reports: Reports,
+        attempt: RunningAttempt,
+        task: Task[Any, Any],
+        tools: ContextTools,
         *,
-        deadline: float | None,
-        monotonic: Callable[[], float],
-        is_cancelled: Callable[[], bool],
-        store: Callable[[], Driver],
-        resources: Mapping[str, Any],
-        finished: Callable[[], None],
-        client: Client | None = None,
-        keys: Keyring | None = None,
-        lease: float | None = None,
-        batch: Callable[[Context], Batch],
-        durable: Callable[[bool], Steps | None] | None = None,
-        worker: str = "",
-        retry: Retry | None = None,
+        retry: Retry,
+        worker: str,
     ) -> None:
+        """`claim` has its arguments and its checkpoint in plain text."""
         self._claim = claim
-        self.worker: str = worker
-        self._claims: int | None = None
+        self._attempt = attempt
+        self._task = task
+        self._tools = tools
         self._retry = retry
-        self._reports = reports
-        self._deadline = deadline
-        self._monotonic = monotonic
-        self._is_cancelled = is_cancelled
-        self._store = store
-        self.resources = resources
-        self._finished = finished
-        self._client = client
-        self._keys = keys
-        self._lease = lease
-        self._durable = durable
-        self._make_batch = batch
+        self.worker: str = worker
+        self.resources: Mapping[str, Any] = tools.runtime.resources
+        self._reports = attempt.reports
+        self._store = tools.store
+        self._claims: int | None = None
         self._log: AttemptLog | None = None
         self._before_steps: str | None = None
         """The checkpoint that was stored in this attempt; the first step takes it into the history."""
@@ -195,20 +211,21 @@ class Context:
     @property
     def time_left(self) -> timedelta | None:
         """How long this attempt may still run; None without a timeout."""
-        if self._deadline is None:
+        deadline = self._attempt.deadline
+        if deadline is None:
             return None
-        return timedelta(seconds=max(0.0, self._deadline - self._monotonic()))
+        return timedelta(seconds=max(0.0, deadline - self._tools.monotonic()))
 
     @property
     def cancelled(self) -> bool:
         """True after a cancel request, or after the worker lost the job. Stop when convenient."""
-        return self._is_cancelled()
+        return self._attempt.is_stopping
 
     def gives_up(self, error: BaseException) -> bool:
         """Whether the job has no attempt left if this one ends with `error`."""
         if isinstance(error, Snooze):
             return False
-        if isinstance(error, Cancel | Discard) or self._retry is None:
+        if isinstance(error, Cancel | Discard):
             return True
         is_asked = isinstance(error, RetryAfter)
         policy = self._retry if is_asked else self._retry.for_error(error)
@@ -238,8 +255,7 @@ class Context:
             sent["message"] = codec.clean_text(message, MAX_LOG_LINE // 2)
         self._reports.sign()
         self._reports.progress(codec.dumps(sent, what="progress", limit=MAX_LOG_LINE))
-        if self._client is not None:
-            self._client.publish_progress(self._claim, percent, message)
+        self._task.client.publish_progress(self._claim, percent, message)
 
     def beat(self) -> None:
         """Report that the handler is alive, for a task with `heartbeat=`. Returns at once.
@@ -296,17 +312,13 @@ class Context:
         Pass your own session or connection to use its outermost transaction; Winch commits it at the
         end of the block. Keep the block well within the lease.
         """
-
-        def sealed(text: str) -> str:
-            return seal(self._keys, text, job=self.job_id, task=self.task, field="result")
-
         return Transaction(
             self._store(),
             self._ref,
-            self._finished,
+            self._attempt.finished,
             session,
-            sealed,
-            self._lease,
+            lambda text: self._sealed(text, "result"),
+            self._tools.runtime.lease().total_seconds(),
             has_gates=self._claim.has_permit or holds_something(self._claim.options),
         )
 
@@ -315,7 +327,7 @@ class Context:
         """The batch that this job belongs to. Add members to it with `ctx.batch.enqueue(…)`."""
         if (known := self.__dict__.get("_batch")) is None:
             # In one step: of two threads that make one, both get the same.
-            known = self.__dict__.setdefault("_batch", self._make_batch(self))
+            known = self.__dict__.setdefault("_batch", self._tools.batch(self))
         made: Batch = known
         return made
 
@@ -356,9 +368,7 @@ class Context:
 
         Await it in an async handler.
         """
-        return self._durable_steps("step").step(
-            fn, args, undo=undo, retry=retry, name=name, transaction=transaction
-        )
+        return self._steps.step(fn, args, undo=undo, retry=retry, name=name, transaction=transaction)
 
     def sleep(self, duration: Duration, *, name: str = "sleep") -> Any:
         """Wait this long, even for days, without holding a worker.
@@ -368,7 +378,7 @@ class Context:
         store. Await it in an async handler.
         """
         span = parse_duration(duration, "sleep")
-        return self._durable_steps("sleep").sleep(span, name)
+        return self._steps.sleep(span, name)
 
     def wait_for(self, signal: str, *, timeout: Duration | None = None, default: Any = RAISE) -> Any:
         """Wait for a signal of this name and return its payload.
@@ -378,14 +388,14 @@ class Context:
         default. Await it in an async handler.
         """
         span = None if timeout is None else parse_duration(timeout, "timeout")
-        return self._durable_steps("wait_for").wait_for(signal, span, default)
+        return self._steps.wait_for(signal, span, default)
 
     def spawn(self, call: Bound[Any], *, name: str = "spawn") -> Any:
         """Enqueue a child once in the life of this job, and return its Job without waiting for it.
 
         Await it in an async handler; that gives the Job, not its result.
         """
-        return self._durable_steps("spawn").spawn(call, name)
+        return self._steps.spawn(call, name)
 
     def gather(self, *calls: Bound[Any], name: str = "gather") -> Any:
         """Enqueue children, wait for all of them, and return their results in order.
@@ -396,7 +406,7 @@ class Context:
         Raises ChildFailed, after all are final, when some are dead or cancelled. Await it in an async
         handler.
         """
-        return self._durable_steps("gather").gather(calls, name)
+        return self._steps.gather(calls, name)
 
     def restart(self, *args: Any, **kwargs: Any) -> Any:
         """End this run and begin the job anew with these arguments, as `enqueue` takes them.
@@ -407,7 +417,7 @@ class Context:
         checkpoint and its count of attempts begin anew, and nothing that was done before is undone any
         more. Use it where a workflow would go on for ever. Await it in an async handler.
         """
-        return self._durable_steps("restart").restart(args, kwargs)
+        return self._steps.restart(args, kwargs)
 
     def version(self, change: str, newest: int = 2) -> int:
         """Choose the path of a workflow whose code has changed.
@@ -417,12 +427,11 @@ class Context:
         """
         if newest < 2:
             raise ConfigError(f"newest must be 2 or more: 1 is how it was before, got {newest}")
-        return self._durable_steps("version").version(change, newest)
+        return self._steps.version(change, newest)
 
-    def _durable_steps(self, what: str) -> Steps:
-        made = None if self._durable is None else self._durable(True)
-        if made is None:
-            raise ConfigError(f"ctx.{what} needs a job that a worker runs; there is none here")
+    @property
+    def _steps(self) -> Steps:
+        made = self._tools.steps(self._attempt, self._claim, self._task)
         if self._before_steps is not None:
             made.history.checkpoint, self._before_steps = self._before_steps, None
         return made
@@ -430,16 +439,16 @@ class Context:
     @property
     def _steps_so_far(self) -> Steps | None:
         """The history, where this job has one: its checkpoint is kept inside."""
-        if self._durable is None:
-            return None
-        return self._durable(steps.is_history(self._claim.checkpoint))
+        if not steps.is_history(self._claim.checkpoint):
+            return self._attempt.steps
+        return self._tools.steps(self._attempt, self._claim, self._task)
 
     def _note(self, text: str) -> Note:
-        claim = self._claim
-        return Note(
-            checkpoint=seal(self._keys, text, job=claim.id, task=claim.task, field="checkpoint"),
-            number=self._reports.next_number(),
-        )
+        return Note(checkpoint=self._sealed(text, "checkpoint"), number=self._reports.next_number())
+
+    def _sealed(self, text: str, field: Literal["checkpoint", "result"]) -> str:
+        claim, keys = self._claim, self._tools.runtime.keys()
+        return seal(keys, text, job=claim.id, task=claim.task, field=field)
 
     def _saved(self, answer: Answer, text: str) -> None:
         if answer is not Answer.TOOK:

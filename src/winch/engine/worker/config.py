@@ -29,7 +29,7 @@ class WorkerConfig:
     lease: timedelta
     heartbeat: float
     poll: float
-    release: str
+    release: str = ""
     burst: bool = False
     process_command: tuple[str, ...] | None = None
     process_store: ProcessStore | None = None

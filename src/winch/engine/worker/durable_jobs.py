@@ -16,7 +16,7 @@ from winch.core.outcome import Settled
 from winch.engine.base.log import log
 from winch.engine.durable.compensation import compensate, compensate_instead, ended, wanted_end
 from winch.engine.durable.note_writer import NoteWriter
-from winch.engine.durable.runner import Unwound
+from winch.engine.durable.runner import StepTools, Unwound
 from winch.engine.durable.steps import Steps
 from winch.engine.tasks.options import StoredOptions
 from winch.engine.worker.interrupts import OnLoop
@@ -24,6 +24,7 @@ from winch.engine.worker.interrupts import OnLoop
 if TYPE_CHECKING:
     from winch.core.job import Claim
     from winch.core.policy.retry import Retry
+    from winch.engine.tasks.context import RunningAttempt
     from winch.engine.tasks.runtime import Runtime
     from winch.engine.tasks.task import Task
     from winch.engine.worker.attempt import Attempt
@@ -44,29 +45,13 @@ class DurableJobs:
     ) -> None:
         self._runtime = runtime
         self._threads = threads
-        self._monotonic = monotonic
-        self._rng = rng
         self._store = store
-        self._notes = NoteWriter(store)
+        self._tools = StepTools(runtime, store, monotonic, rng, NoteWriter(store), self._in_thread)
 
-    def steps(
-        self, attempt: Attempt, claim: Claim, task: Task[Any, Any], is_needed: bool
-    ) -> Steps | None:
+    def steps(self, attempt: RunningAttempt, claim: Claim, task: Task[Any, Any]) -> Steps:
         """The attempt's steps; made when the first is needed. `claim` is in plain text."""
-        if attempt.steps is None and is_needed:
-            attempt.steps = Steps(
-                claim,
-                task,
-                store=self._store,
-                keys=self._runtime.keys(),
-                monotonic=self._monotonic,
-                rng=self._rng,
-                in_thread=self._in_thread,
-                signed=attempt.reports.sign,
-                notes=self._notes,
-                next_number=attempt.reports.next_number,
-                lease=self._runtime.lease().total_seconds(),
-            )
+        if attempt.steps is None:
+            attempt.steps = Steps(claim, task, attempt.reports, self._tools)
         return attempt.steps
 
     async def _in_thread(self, fn: Callable[[], Any]) -> Any:
@@ -86,8 +71,7 @@ class DurableJobs:
         call: Callable[[], Coroutine[Any, Any, Any]],
     ) -> Settled | None:
         """Where the job is to end and has steps to undo: undo them. None: it continues as any other."""
-        made = self.steps(attempt, claim, task, True)
-        assert made is not None  # noqa: S101  # asked for
+        made = self.steps(attempt, claim, task)
         await made.load()
         if claim.options is not None and '"from_step":' in claim.options:
             order = msgspec.json.decode(claim.options, type=StoredOptions).from_step

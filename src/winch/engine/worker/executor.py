@@ -26,7 +26,7 @@ from winch.engine.base.log import log
 from winch.engine.flows.batch import batch_of
 from winch.engine.flows.inputs import with_inputs
 from winch.engine.tasks.collecting import Collected, CollectedArguments
-from winch.engine.tasks.context import Context
+from winch.engine.tasks.context import Context, ContextTools
 from winch.engine.tasks.injection import Injector
 from winch.engine.tasks.runtime import Runtime
 from winch.engine.tasks.task import Task
@@ -80,6 +80,9 @@ class Executor:
         self.worker: str = ""
         """The id of the session whose jobs run here."""
         self._durable = DurableJobs(runtime, threads, monotonic, rng, store)
+        self._context_tools = ContextTools(
+            runtime, store, monotonic, steps=self._durable.steps, batch=batch_of
+        )
         self.settler: Settler = Settler(runtime, rng)
         self.chooser: Chooser = Chooser(
             runtime,
@@ -295,23 +298,8 @@ class Executor:
         return handler()
 
     def _context(self, attempt: Attempt, claim: Claim, plan: JobPlan) -> Context:
-        task = plan.task
         return Context(
-            claim,
-            attempt.reports,
-            deadline=attempt.deadline,
-            monotonic=self._monotonic,
-            is_cancelled=lambda: attempt.is_stopping,
-            store=self._store,
-            resources=self._runtime.resources,
-            finished=attempt.finished,
-            client=task.client,
-            keys=self._runtime.keys(),
-            lease=self._runtime.lease().total_seconds(),
-            batch=batch_of,
-            durable=functools.partial(self._durable.steps, attempt, claim, task),
-            worker=self.worker,
-            retry=plan.retry,
+            claim, attempt, plan.task, self._context_tools, retry=plan.retry, worker=self.worker
         )
 
     async def _on_loop(
