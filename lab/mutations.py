@@ -60,6 +60,11 @@ OTHER_END = "a finish with a different outcome is accepted as a repeat of the st
 ARCHIVE = "a repeated finish is not looked up in the archive"
 FENCED = "a producer of an old route stores no job that has a key or an order"
 HANDOVER = "a job that moves to another shard is stored once per message, even after it has ended"
+QUEUE_PERMIT = "a job of a tenant that took a permit of its queue ends without returning it"
+QUEUE_PERMIT_TEST = (
+    "test:tests/storage/test_postgres_turns.py"
+    "::test_a_queue_that_gets_a_concurrency_while_jobs_of_tenants_run_gets_its_permits_back"
+)
 OWN_GATE = "an opening gate makes a job ready that waits at another gate"
 ORDER = "members of a FIFO key are numbered in a different order than they were enqueued"
 LOCK = "gates are not locked before they are read"
@@ -258,6 +263,21 @@ MUTATIONS = (
         "fifo order", "postgres", ORDER,
         (("postgres/sql/enqueue.sql", "ORDER BY ordinality", "ORDER BY id"),),
         ("conformance:fifo",),
+    ),
+    Mutation(
+        "permit of a queue, live", "postgres", QUEUE_PERMIT,
+        (("postgres/sql/set_queue.sql", "SET gate = 'queue',", "SET gate = coalesce(gate, ''),"),),
+        (QUEUE_PERMIT_TEST,),
+    ),
+    Mutation(
+        "permit of a queue", "postgres", QUEUE_PERMIT,
+        (("postgres/migrations/0001_schema.sql", "THEN job.gate ELSE 'queue' END", "THEN job.gate ELSE coalesce(job.gate, '') END"),),
+        (QUEUE_PERMIT_TEST,),
+    ),
+    Mutation(
+        "turn of a job that is gone", "postgres", "a claim takes the turn of a job that another transaction has",
+        (("postgres/migrations/0001_schema.sql", ") < cardinality(drawn) - cardinality(plain_places) THEN", ") < 0 THEN"),),
+        ("test:tests/storage/test_postgres_turns.py::test_a_job_that_another_transaction_has_is_left_alone_and_costs_its_tenant_no_turn",),
     ),
     Mutation(
         "own gate", "postgres", OWN_GATE,
