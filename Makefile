@@ -14,7 +14,7 @@ STAMP := .venv/.installed
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail faktory clients frameworks mutations soak scale-in move-lab fuzz clean shop dist sdist-check notes matrix
+.PHONY: help setup with-pgbouncer demo test test-all conformance check format site site-look reference shots bench bench-picture chaos chaos-pairs django wagtail faktory clients frameworks mutations soak scale-in move-lab fuzz clean shop dist sdist-check notes matrix
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -34,11 +34,13 @@ demo: setup ## a tour on SQLite: real jobs, a worker, nothing to install
 test: setup ## every test but the slow ones
 	$(BIN)/python scripts/test_parts.py
 
-# PgBouncer is no Python package. Where it cannot be installed its tests fail; they do not hide.
+# PgBouncer is no Python package. Where it cannot be installed its tests and faults fail; they do not hide.
 PGBOUNCER := $(or $(WINCH_TEST_PGBOUNCER_BIN),/usr/sbin/pgbouncer)
 
-test-all: setup ## every test, the slow ones too, then again with the oldest dependencies
+with-pgbouncer: setup
 	@test -x $(PGBOUNCER) || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends pgbouncer
+
+test-all: with-pgbouncer ## every test, the slow ones too, then again with the oldest dependencies
 	@command -v redis-server >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends redis-server
 	@command -v strace >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends strace
 	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || apt-get install -qq -y --no-install-recommends chromium
@@ -134,7 +136,7 @@ AT_ONCE ?= $(if $(filter 1,$(QUICK)),1,2)
 # All three are run, whatever the first two find; then their findings decide.
 # With FAULTS only these are run, under the load of limits, rates, FIFO keys and tenants (LOAD=standard: jobs of
 # every kind), and nothing is added to the results.
-chaos: setup ## the reliability lab: every fault on every store; QUICK=1 nine of them; SEED=1; RESUME=1 what has not passed yet; FAULTS=F1,F3 LOAD=gated
+chaos: with-pgbouncer ## the reliability lab: every fault on every store; QUICK=1 nine of them; SEED=1; RESUME=1 what has not passed yet; FAULTS=F1,F3 LOAD=gated
 ifdef FAULTS
 	$(BIN)/python -m lab --seed $(SEED) --at-once $(AT_ONCE) --fault $(FAULTS) --load $(or $(LOAD),gated) \
 		--journal build/chaos-faults.jsonl --logs build/chaos $(if $(filter 1,$(RESUME)),--resume)
@@ -146,10 +148,10 @@ else
 	$(BIN)/python -m lab.report || failed=1; test -z "$$failed"
 endif
 
-chaos-pairs: setup ## two faults at once, twelve pairs drawn from SEED
+chaos-pairs: with-pgbouncer ## two faults at once, twelve pairs drawn from SEED
 	$(BIN)/python -m lab --seed $(SEED) --pairs 12 --at-once $(AT_ONCE) --keep
 
-mutations: setup ## take each safeguard out, one at a time: the lab must notice
+mutations: with-pgbouncer ## take each safeguard out, one at a time: the lab must notice
 	$(BIN)/python -m lab.mutations --keep; status=$$?; $(BIN)/python -m lab.report && exit $$status
 
 MINUTES ?= 10

@@ -63,7 +63,9 @@ PARTS = (
 LANES = 3
 ALONE = ("core", "faults")
 BESIDE = {"faults": ("model", "testing")}
-PIECES = {
+# The longest part is cut in two: every other file. The rest by words in the names of tests.
+PIECES: Mapping[str, tuple[str, ...] | int] = {
+    "engine": 2,
     "storage": ("postgres", "not postgres"),
     "faults": ("sqlite or loops or redis", "not (sqlite or loops or redis)"),
 }
@@ -108,15 +110,17 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """A part, or the piece of one whose tests' names match `chosen`."""
+    """A part; the piece of one whose tests' names match `chosen`, or that is the one of `files`."""
 
     part: str
     chosen: str = ""
+    files: tuple[str, ...] = ()
+    piece: str = ""
     is_plain: bool = False  # without fast paths
     is_quiet: bool = False  # with the time of the cores that others leave
 
     def __str__(self) -> str:
-        words = [word for word in (self.chosen, "plain" * self.is_plain) if word]
+        words = [word for word in (self.chosen, self.piece, "plain" * self.is_plain) if word]
         return f"{self.part} ({', '.join(words)})" if words else self.part
 
 
@@ -124,7 +128,8 @@ def run_part(run: Run, pytest_args: Sequence[str], output: IO[bytes] | None = No
     """Run one part with pytest's output passed straight through, or into a file."""
     with tempfile.TemporaryDirectory(prefix="winch-tests-") as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", f"tests/{run.part}", f"--junit-xml={report}"]
+        paths = run.files or (f"tests/{run.part}",)
+        command = [sys.executable, "-m", "pytest", *paths, f"--junit-xml={report}"]
         command += ["-o", f"cache_dir={folder}/cache"]  # several run at a time, each notes what failed
         if run.chosen:
             command += ["-k", run.chosen]
@@ -232,6 +237,17 @@ def run_lanes(runs: Sequence[Run], pytest_args: Sequence[str]) -> list[Result]:
     return [replace(result, is_interrupted=is_interrupted) for result in results]
 
 
+def pieces_of(part: str, pieces: tuple[str, ...] | int) -> list[Run]:
+    """A part in pieces: by words in the names of its tests, or file by file into so many."""
+    if not isinstance(pieces, int):
+        return [Run(part, piece) for piece in pieces]
+    files = sorted(str(path.relative_to(ROOT)) for path in (TESTS / part).rglob("test_*.py"))
+    return [
+        Run(part, files=tuple(files[first::pieces]), piece=f"{first + 1} of {pieces}")
+        for first in range(pieces)
+    ]
+
+
 def planned(parts: Sequence[str], pytest_args: Sequence[str]) -> Iterator[list[Run]]:
     """What runs side by side, one list after the other. With chosen tests a part is not split."""
     pieces = {} if "-k" in pytest_args else PIECES
@@ -243,7 +259,7 @@ def planned(parts: Sequence[str], pytest_args: Sequence[str]) -> Iterator[list[R
     for _, group in groupby((part for part in parts if part not in beside), key=room):
         runs = []
         for part in group:
-            runs += [Run(part, piece) for piece in pieces.get(part, ("",))]
+            runs += pieces_of(part, pieces.get(part, ("",)))
             runs += [Run(quiet, is_quiet=True) for quiet in BESIDE.get(part, ()) if quiet in beside]
         yield runs
 
@@ -254,7 +270,8 @@ def planned_plain(parts: Sequence[str], pytest_args: Sequence[str]) -> Iterator[
     for part, chosen in PLAIN:
         if part in parts:
             pieces = (chosen,) if chosen or is_chosen else PIECES.get(part, ("",))
-            yield [Run(part, "" if is_chosen else piece, is_plain=True) for piece in pieces]
+            runs = [Run(part)] if is_chosen else pieces_of(part, pieces)
+            yield [replace(run, is_plain=True) for run in runs]
 
 
 def run_alone(run: Run, pytest_args: Sequence[str]) -> Result:
