@@ -16,7 +16,6 @@ from lab.proxy import Proxy
 from tests.faults.stage import STORES, Stage
 from tests.servers import Databases
 from winch.core.values.ids import random_id
-from winch.drivers.sqlite.statements import StoreTime
 from winch.storage.params import ClaimParams, NewSession
 from winch.storage.verbs import Verb
 
@@ -37,8 +36,7 @@ def count_steps(verb: Verb[Any]) -> tuple[Verb[Any], list[object]]:
                 step = running.send(answer)
             except StopIteration as stop:
                 return stop.value
-            if not isinstance(step, StoreTime):  # SQLite's clock is the host's: nothing is sent for it
-                sent.append(step)
+            sent.append(step)
             answer = yield step
 
     return Verb(verb.name, steps, verb.is_read), sent

@@ -2,17 +2,15 @@
 
 A body yields one of these values, and writer.py (`carry`) answers it:
 
-    Step        one statement; the answer is its rows
-    StoreTime   the answer is the store's time
-    Ring        what to wake once the change is committed; a bell that rings earlier wakes a worker that
-                finds nothing. No answer
+    Step    one statement; the answer is its rows
+    Ring    what to wake once the change is committed; a bell that rings earlier wakes a worker that
+            finds nothing. No answer
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -37,13 +35,6 @@ class Step(msgspec.Struct, frozen=True):
     @classmethod
     def each(cls, name: str, rows: Sequence[Mapping[str, Any]]) -> Step:
         return cls(name, rows, many=True)
-
-
-class StoreTime(msgspec.Struct, frozen=True):
-    """The store's time in µs, or `now` where a caller gives it. One file is one host, so the host's
-    clock is the store's. It is read inside the transaction: the later writer has the later time."""
-
-    now: datetime | None
 
 
 class Ring(msgspec.Struct, eq=False):

@@ -9,16 +9,18 @@ from winch.core.job import JobRecord
 from winch.core.lifecycle import JobState
 from winch.storage.params import Enqueued, NewJob
 
+# Looking a member up in its enumeration takes longer than the rest of an answer.
+_READY, _SCHEDULED = JobState.READY, JobState.SCHEDULED
+
 
 def stored_at(moment: datetime, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """The answers for jobs that were all stored at this moment, which may be in any time zone."""
     if moment.tzinfo is not UTC:
         moment = moment.astimezone(UTC)
-    ready, scheduled = JobState.READY, JobState.SCHEDULED
     return [
-        Enqueued(job.id, True, None, False, False, moment, ready)
+        Enqueued(job.id, True, None, False, False, moment, _READY)
         if (job.delay is None and job.run_at is None) or not _is_later(job, moment)
-        else Enqueued(job.id, True, None, False, False, moment, scheduled)
+        else Enqueued(job.id, True, None, False, False, moment, _SCHEDULED)
         for job in jobs
     ]
 
@@ -36,7 +38,7 @@ def new_record(job: NewJob, moment: datetime, *, seq: int | None = None) -> JobR
         priority=job.priority,
         created_at=moment,
         run_at=due if is_later and due is not None else moment,
-        state=JobState.SCHEDULED if is_later else JobState.READY,
+        state=_SCHEDULED if is_later else _READY,
         tenant=job.tenant,
         fifo=job.fifo,
         unique_key=job.unique_key,

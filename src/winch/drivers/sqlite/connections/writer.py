@@ -18,19 +18,17 @@ import asyncio
 import queue
 import sqlite3
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from winch.core.errors import StorageUnavailable
-from winch.core.job import to_micros
 from winch.drivers.sqlite.connections.file_lock import OpenFile
 from winch.drivers.sqlite.connections.opening import TIMEOUT
 from winch.drivers.sqlite.connections.pool import Connections
 from winch.drivers.sqlite.errors import is_full, spoils_connection, translated
-from winch.drivers.sqlite.statements import SQL, Ring, StoreTime
+from winch.drivers.sqlite.statements import SQL, Ring
 from winch.storage.forks import forget_in_children
 from winch.storage.verbs import Verb
 
@@ -73,8 +71,6 @@ def carry(conn: sqlite3.Connection, verb: Verb[T], ring: Ring) -> T:
             answer = None
             if type(step) is Ring:
                 _add(ring, step)
-            elif type(step) is StoreTime:
-                answer = time.time_ns() // 1000 if step.now is None else to_micros(step.now)
             else:
                 text = SQL[step.name].text
                 try:
@@ -96,15 +92,18 @@ def carry(conn: sqlite3.Connection, verb: Verb[T], ring: Ring) -> T:
 
 
 def _add(ring: Ring, other: Ring) -> None:
-    for name, jobs in other.ready.items():
-        ring.ready[name] += jobs
+    if ring.ready:
+        for name, jobs in other.ready.items():
+            ring.ready[name] += jobs
+    else:
+        ring.ready.update(other.ready)
     ring.due = ring.due or other.due
 
 
 class QueuedWrite:
     """One verb that waits for its commit. `gate` is held until it is done or its caller becomes the
     leader; an async caller has a `future` instead. A verb that was sent (`Writer.send`) is left to the
-    thread: its caller never leads. `begun` is held until its transaction begins."""
+    thread: its caller never leads. `begun` is held until the thread takes it up."""
 
     # Defaults on the class: a lone caller's call sets none of them but its result.
     result: Any = None
@@ -244,7 +243,9 @@ class Writer:
             self._thread, self._is_led = None, False
         gone = StorageUnavailable(f"the thread that writes to SQLite has ended: {error!r}")
         while self._queue:
-            self._answer(self._with_queued(None), gone)
+            calls: list[QueuedWrite] = []
+            self._take_queued(calls)
+            self._answer(calls, gone)
 
     def _lead(self, own: QueuedWrite | None) -> None:
         try:
@@ -265,33 +266,34 @@ class Writer:
             first.leads = True
         first.gate.release()
 
-    def _with_queued(self, own: QueuedWrite | None) -> list[QueuedWrite]:
-        calls = [] if own is None else [own]
-        if not self._queue:
-            return calls
+    def _take_queued(self, calls: list[QueuedWrite]) -> None:
+        """Add to the leader's call those that have queued."""
         with self._guard:
             while self._queue and len(calls) < GROUP_LIMIT:
                 calls.append(self._queue.popleft())
-        return calls
+                if (begun := calls[-1].begun) is not None:
+                    begun.release()
 
     # -- one commit --------------------------------------------------------------------------------
 
     def _write(self, own: QueuedWrite | None) -> None:
         """One transaction for the leader's call and those that have queued: lock the file, commit,
         unlock it, answer, ring."""
+        calls = [] if own is None else [own]
         try:
             file = self._connections.file
             if file is None or not file.acquire(TIMEOUT):
                 file = self._connections.acquire()
         except BaseException as error:
-            self._answer(self._with_queued(own), error)
+            self._take_queued(calls)
+            self._answer(calls, error)
             if not isinstance(error, Exception):
                 raise
             return
-        calls = [] if own is None else [own]
         ring = Ring()
         try:
-            calls = self._with_queued(own)
+            if self._queue:
+                self._take_queued(calls)
             changes = self._commit(file, calls, ring)
             if self._checkpoints.is_due(file.path, changes):
                 self._answer(calls)
@@ -312,9 +314,6 @@ class Writer:
         if file.is_replaced():
             raise self._connections.drop_replaced()
         conn = file.writing or self._connections.writer()
-        for call in calls:
-            if call.begun is not None:
-                call.begun.release()
         self.groups += 1
         before = conn.total_changes
         in_commit = len(calls) == 1 and calls[0].verb.is_alone
@@ -405,8 +404,6 @@ class Writer:
             if call.loop is not None:
                 loops.setdefault(call.loop, []).append(call)
             elif call.gate is not None:
-                if call.begun is not None and call.begun.locked():  # as it is where it has not begun
-                    call.begun.release()
                 call.gate.release()
         for loop, done in loops.items():
             try:

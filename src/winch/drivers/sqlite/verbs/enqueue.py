@@ -14,13 +14,14 @@ from winch.core.errors import ConfigError
 from winch.core.job import from_micros, to_micros
 from winch.core.values.codec import to_json
 from winch.drivers.sqlite.records import MICROSECOND, put_values
-from winch.drivers.sqlite.statements import Ring, Step, StoreTime
+from winch.drivers.sqlite.statements import Ring, Step
 from winch.drivers.sqlite.verbs.base import (
     HEAD_START_MICROS,
     RING_WITHIN_MICROS,
     Body,
     holders,
     kept_holders,
+    micros,
     query,
     read_jobs,
     ring_for,
@@ -43,8 +44,13 @@ class EnqueueVerbs:
     def enqueue(
         self, jobs: Sequence[NewJob], *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued]]:
+        if len(jobs) == 1 and not is_repeat and _is_plain(jobs[0]):
+            return Verb("enqueue", lambda: _store_plain(jobs[0], now), is_alone=True)
+        if len(jobs) > 1 and not is_repeat and (texts := _args_alike(jobs)) is not None:
+            return Verb("enqueue", lambda: _store_alike(jobs, texts, now), is_alone=True)
+
         def body() -> Body[list[Enqueued]]:
-            at: int = yield StoreTime(now)
+            at = micros(now)
             known: set[str] = set()
             # Ids that Winch drew are looked up only when the first call's answer was lost.
             if checked := [job.id for job in jobs if is_repeat or job.is_given_id]:
@@ -74,10 +80,6 @@ class EnqueueVerbs:
                 yield from _replace(plan.replace, at)
             return filled(plan, answers)
 
-        if len(jobs) == 1 and not is_repeat and _is_plain(jobs[0]):
-            return Verb("enqueue", lambda: _store_plain(jobs[0], now), is_alone=True)
-        if len(jobs) > 1 and not is_repeat and (texts := _args_alike(jobs)) is not None:
-            return Verb("enqueue", lambda: _store_alike(jobs, texts, now), is_alone=True)
         return Verb("enqueue", body)
 
 
@@ -99,7 +101,7 @@ def _is_plain(job: NewJob) -> bool:
 
 def _store_plain(job: NewJob, now: datetime | None) -> Body[list[Enqueued]]:
     """One plain job, by one statement."""
-    at: int = yield StoreTime(now)
+    at = micros(now)
     keep = None if job.keep is None else job.keep // MICROSECOND
     sort_key = at - job.priority * HEAD_START_MICROS
     what = (job.id, job.task, job.version, job.args, job.queue, job.priority)
@@ -130,7 +132,7 @@ def _args_alike(jobs: Sequence[NewJob]) -> str | None:
 
 def _store_alike(jobs: Sequence[NewJob], texts: str, now: datetime | None) -> Body[list[Enqueued]]:
     """Jobs that share their envelope, by one statement."""
-    at: int = yield StoreTime(now)
+    at = micros(now)
     values = _values(jobs[0], texts, None, at)
     try:
         yield Step("enqueue", values)

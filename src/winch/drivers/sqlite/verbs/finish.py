@@ -13,10 +13,10 @@ from winch.core.lifecycle import JobState
 from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import read_history
 from winch.drivers.sqlite.records import MICROSECOND
-from winch.drivers.sqlite.statements import Ring, Step, StoreTime
+from winch.drivers.sqlite.statements import Ring, Step
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.awaited import begin_waits
-from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
+from winch.drivers.sqlite.verbs.base import Body, micros, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import give_back, store
 from winch.drivers.sqlite.verbs.claim import next_members
 from winch.storage.crash_report import CrashReport
@@ -34,7 +34,7 @@ class FinishVerbs:
 
     def finish(self, outcomes: Sequence[Finish], *, now: Now = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            at: int = yield StoreTime(now)
+            at = micros(now)
             plain: dict[str, dict[str, str | None]] = {}
             for outcome in outcomes:
                 if _is_plain(outcome) and not outcome.is_gated:
@@ -59,7 +59,7 @@ class FinishVerbs:
         self, outcomes: Sequence[Finish], then: ClaimParams, *, now: Now = None
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
-            at: int = yield StoreTime(now)
+            at = micros(now)
             rings: list[Ring] = []
             ended = yield from _kept_apart(_finish_rest(outcomes, at, claims_next=True), rings)
             answers = yield from _answered(outcomes, ended)
@@ -76,7 +76,7 @@ class FinishVerbs:
         self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: Now = None
     ) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            at: int = yield StoreTime(now)
+            at = micros(now)
             rows = yield from query("release", ids=to_json([ref.id for ref in claims]))
             held = {(row[0], row[1]) for row in rows}
             answers: dict[int, Answer] = {}
@@ -94,7 +94,7 @@ class FinishVerbs:
 
     def give_up(self, session: str, tokens: Sequence[str], *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
-            at: int = yield StoreTime(now)
+            at = micros(now)
             rows = yield from query("give_up", session=session, tokens=to_json(list(tokens)))
             yield from give_back([row[0] for row in rows], at)
             return len(rows)
@@ -105,7 +105,7 @@ class FinishVerbs:
         claims = crash.claims
 
         def body() -> Body[list[Answer]]:
-            at: int = yield StoreTime(now)
+            at = micros(now)
             rows = yield from query("crash", ids=to_json([ref.id for ref in claims]))
             held = {(row[0], row[1]) for row in rows}
             answers: dict[int, Answer] = {}

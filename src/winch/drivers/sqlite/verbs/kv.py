@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from winch.core.values.codec import to_json
 from winch.drivers.sqlite.records import MICROSECOND
-from winch.drivers.sqlite.statements import Step, StoreTime
-from winch.drivers.sqlite.verbs.base import Body, query
+from winch.drivers.sqlite.statements import Step
+from winch.drivers.sqlite.verbs.base import Body, micros, query
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.verbs import Now, Verb
 
@@ -17,7 +17,7 @@ class KvVerbs:
 
     def kv_put(self, records: Sequence[KvRecord], *, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
-            at: int = yield StoreTime(now)
+            at = micros(now)
             yield from query("write_lines.over", now=at)
             rows = [
                 {
@@ -37,7 +37,7 @@ class KvVerbs:
         self, record: KvRecord, *, instead_of: str | None = None, now: Now = None
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
-            at: int = yield StoreTime(now)
+            at = micros(now)
             rows = yield from query("swap_line", book=record.book, key=record.key, now=at)
             if rows and not (instead_of is not None and rows[0][0].startswith(instead_of)):
                 there: str = rows[0][0]
@@ -58,7 +58,7 @@ class KvVerbs:
                 after=which.after or "",
                 before=which.before,
                 limit=which.limit,
-                now=(yield StoreTime(now)),
+                now=micros(now),
             )
             return [KvRecord(book=which.book, key=key, body=text) for key, text in rows]
 

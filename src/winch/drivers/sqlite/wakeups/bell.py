@@ -73,8 +73,9 @@ class BellSlots(Board):
             fd = self._fd
             if fd is None:
                 fd = self.open()
-            if fd is not None and (near := os.pread(fd, _NEAR, 0)).find(WAITING, 0, SLOTS) >= 0:
-                self._ring_some(fd, near, ring)
+            states = self._states
+            if fd is not None and states is not None and states.find(WAITING) >= 0:
+                self._ring_some(fd, os.pread(fd, _NEAR, 0), ring)
         except OSError:
             return
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import mmap
 import os
 import secrets
 import socket
@@ -60,6 +61,8 @@ class Board:
         self._database = database
         self._is_barred = False
         self._fd: int | None = None
+        # The slots' bytes, mapped: a sender looks at them after each commit without a system call.
+        self._states: mmap.mmap | None = None
         self._leaving: weakref.finalize[Any, Any] | None = None
         self._own: set[bytes] = set()
         self._guard = threading.RLock()
@@ -90,7 +93,7 @@ class Board:
         self._forget()
 
     def _forget(self) -> None:
-        self._fd = self._leaving = None
+        self._fd = self._leaving = self._states = None
 
     def take(self, queues: Sequence[str], *, due: bool) -> tuple[BellSlot, socket.socket] | None:
         """A slot and the socket that is rung for it; None when the board is full."""
@@ -184,6 +187,7 @@ class Board:
             self._fd = os.open(self.folder / "board", flags, 0o600)
             if os.fstat(self._fd).st_size < SLOTS * (1 + RECORD):
                 os.ftruncate(self._fd, SLOTS * (1 + RECORD))
+            self._states = mmap.mmap(self._fd, SLOTS, access=mmap.ACCESS_READ)
         except OSError:
             bell_folder.leave(users, self.folder)
             raise
