@@ -34,29 +34,29 @@ column winch.archive.11 drop_on: date not null
 column winch.archive.12 is_suspect: boolean not null
 column winch.archive.13 is_given_id: boolean not null
 column winch.archive.14 state: text not null
-column winch.archive.15 queue: text not null
-column winch.archive.16 task: text not null
-column winch.archive.17 args: text not null
-column winch.archive.18 session: uuid
-column winch.archive.19 ended_token: uuid
-column winch.archive.20 claimed_at: timestamp with time zone
-column winch.archive.21 expires_at: timestamp with time zone
-column winch.archive.22 cancel_requested_at: timestamp with time zone
-column winch.archive.23 keep_seconds: double precision
-column winch.archive.24 max_attempts: integer
-column winch.archive.25 tenant: text
-column winch.archive.26 fifo: text
-column winch.archive.27 unique_key: text
-column winch.archive.28 tags: text[]
-column winch.archive.29 headers: text
-column winch.archive.30 options: text
-column winch.archive.31 progress: text
-column winch.archive.32 checkpoint: text
-column winch.archive.33 log: text
-column winch.archive.34 history: jsonb
-column winch.archive.35 result: text
-column winch.archive.36 reason: text
-column winch.archive.37 fingerprint: text
+column winch.archive.15 result: text
+column winch.archive.16 fingerprint: text
+column winch.archive.17 queue: text not null
+column winch.archive.18 task: text not null
+column winch.archive.19 args: text not null
+column winch.archive.20 session: uuid
+column winch.archive.21 ended_token: uuid
+column winch.archive.22 claimed_at: timestamp with time zone
+column winch.archive.23 expires_at: timestamp with time zone
+column winch.archive.24 cancel_requested_at: timestamp with time zone
+column winch.archive.25 keep_seconds: double precision
+column winch.archive.26 max_attempts: integer
+column winch.archive.27 tenant: text
+column winch.archive.28 fifo: text
+column winch.archive.29 unique_key: text
+column winch.archive.30 tags: text[]
+column winch.archive.31 headers: text
+column winch.archive.32 options: text
+column winch.archive.33 progress: text
+column winch.archive.34 checkpoint: text
+column winch.archive.35 log: text
+column winch.archive.36 history: jsonb
+column winch.archive.37 reason: text
 column winch.archive.38 has_undo: boolean
 column winch.archive.39 seq: bigint
 column winch.archive_default.01 id: uuid not null
@@ -73,29 +73,29 @@ column winch.archive_default.11 drop_on: date not null
 column winch.archive_default.12 is_suspect: boolean not null
 column winch.archive_default.13 is_given_id: boolean not null
 column winch.archive_default.14 state: text not null
-column winch.archive_default.15 queue: text not null
-column winch.archive_default.16 task: text not null
-column winch.archive_default.17 args: text not null
-column winch.archive_default.18 session: uuid
-column winch.archive_default.19 ended_token: uuid
-column winch.archive_default.20 claimed_at: timestamp with time zone
-column winch.archive_default.21 expires_at: timestamp with time zone
-column winch.archive_default.22 cancel_requested_at: timestamp with time zone
-column winch.archive_default.23 keep_seconds: double precision
-column winch.archive_default.24 max_attempts: integer
-column winch.archive_default.25 tenant: text
-column winch.archive_default.26 fifo: text
-column winch.archive_default.27 unique_key: text
-column winch.archive_default.28 tags: text[]
-column winch.archive_default.29 headers: text
-column winch.archive_default.30 options: text
-column winch.archive_default.31 progress: text
-column winch.archive_default.32 checkpoint: text
-column winch.archive_default.33 log: text
-column winch.archive_default.34 history: jsonb
-column winch.archive_default.35 result: text
-column winch.archive_default.36 reason: text
-column winch.archive_default.37 fingerprint: text
+column winch.archive_default.15 result: text
+column winch.archive_default.16 fingerprint: text
+column winch.archive_default.17 queue: text not null
+column winch.archive_default.18 task: text not null
+column winch.archive_default.19 args: text not null
+column winch.archive_default.20 session: uuid
+column winch.archive_default.21 ended_token: uuid
+column winch.archive_default.22 claimed_at: timestamp with time zone
+column winch.archive_default.23 expires_at: timestamp with time zone
+column winch.archive_default.24 cancel_requested_at: timestamp with time zone
+column winch.archive_default.25 keep_seconds: double precision
+column winch.archive_default.26 max_attempts: integer
+column winch.archive_default.27 tenant: text
+column winch.archive_default.28 fifo: text
+column winch.archive_default.29 unique_key: text
+column winch.archive_default.30 tags: text[]
+column winch.archive_default.31 headers: text
+column winch.archive_default.32 options: text
+column winch.archive_default.33 progress: text
+column winch.archive_default.34 checkpoint: text
+column winch.archive_default.35 log: text
+column winch.archive_default.36 history: jsonb
+column winch.archive_default.37 reason: text
 column winch.archive_default.38 has_undo: boolean
 column winch.archive_default.39 seq: bigint
 column winch.book_line.01 book: text not null
@@ -114,43 +114,43 @@ column winch.job.01 id: uuid not null
 column winch.job.02 created_at: timestamp with time zone not null
 column winch.job.03 run_at: timestamp with time zone not null
 column winch.job.04 sort_key: bigint not null
-column winch.job.05 fence: bigint not null default 0
-column winch.job.06 version: integer not null
-column winch.job.07 priority: integer not null
-column winch.job.08 attempt: integer not null default 0
-column winch.job.09 crashes: integer not null default 0
-column winch.job.10 rescues: integer not null default 0
+column winch.job.05 version: integer not null
+column winch.job.06 priority: integer not null
+column winch.job.07 crashes: integer not null default 0
+column winch.job.08 rescues: integer not null default 0
+column winch.job.09 fence: bigint not null default 0
+column winch.job.10 attempt: integer not null default 0
 column winch.job.11 is_suspect: boolean not null default false
 column winch.job.12 is_given_id: boolean not null default false
-column winch.job.13 state: text not null
-column winch.job.14 queue: text not null
-column winch.job.15 task: text not null
-column winch.job.16 args: text not null
-column winch.job.17 token: uuid
-column winch.job.18 session: uuid
-column winch.job.19 ended_token: uuid
-column winch.job.20 claimed_at: timestamp with time zone
-column winch.job.21 expires_at: timestamp with time zone
-column winch.job.22 cancel_requested_at: timestamp with time zone
-column winch.job.23 keep_seconds: double precision
-column winch.job.24 max_attempts: integer
-column winch.job.25 tenant: text
-column winch.job.26 fifo: text
-column winch.job.27 unique_key: text
-column winch.job.28 tags: text[]
-column winch.job.29 headers: text
-column winch.job.30 options: text
-column winch.job.31 progress: text
-column winch.job.32 checkpoint: text
-column winch.job.33 log: text
-column winch.job.34 history: jsonb
-column winch.job.35 reason: text
-column winch.job.36 gate: text
-column winch.job.37 has_undo: boolean
-column winch.job.38 note_token: uuid
-column winch.job.39 note_number: integer
-column winch.job.40 filed: text not null default 'ready'::text
-column winch.job.41 seq: bigint
+column winch.job.13 token: uuid
+column winch.job.14 session: uuid
+column winch.job.15 claimed_at: timestamp with time zone
+column winch.job.16 state: text not null
+column winch.job.17 filed: text not null default 'ready'::text
+column winch.job.18 gate: text
+column winch.job.19 queue: text not null
+column winch.job.20 task: text not null
+column winch.job.21 args: text not null
+column winch.job.22 unique_key: text
+column winch.job.23 expires_at: timestamp with time zone
+column winch.job.24 headers: text
+column winch.job.25 options: text
+column winch.job.26 checkpoint: text
+column winch.job.27 ended_token: uuid
+column winch.job.28 cancel_requested_at: timestamp with time zone
+column winch.job.29 keep_seconds: double precision
+column winch.job.30 max_attempts: integer
+column winch.job.31 tenant: text
+column winch.job.32 fifo: text
+column winch.job.33 seq: bigint
+column winch.job.34 tags: text[]
+column winch.job.35 progress: text
+column winch.job.36 log: text
+column winch.job.37 history: jsonb
+column winch.job.38 reason: text
+column winch.job.39 has_undo: boolean
+column winch.job.40 note_token: uuid
+column winch.job.41 note_number: integer
 column winch.job_event.01 seq: bigint not null identity
 column winch.job_event.02 job: uuid not null
 column winch.job_event.03 v: bigint not null

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from psycopg.rows import dict_row
@@ -23,6 +24,7 @@ from tests.storage.postgres_kit import (
     connected,
     new_id,
     new_job,
+    new_token,
     recorded,
     wait_for_lock,
 )
@@ -403,6 +405,28 @@ def test_a_deadlock_is_started_over(store: Store, postgres_url: str) -> None:
         rival.execute("SELECT FROM winch.job WHERE id = %s FOR UPDATE", [a])
         rival.rollback()
         assert [acted.took for acted in cancelled.result()] == [True, True]
+
+
+@pytest.mark.parametrize("is_of_the_call", [False, True], ids=["another token", "a token of the call"])
+def test_a_job_that_changes_hands_while_its_end_waits_is_left_to_its_new_holder(
+    store: Store, postgres_url: str, is_of_the_call: bool
+) -> None:
+    """The end has found the job under its own token and waits for its row: another claim commits first."""
+    store.add(2)
+    [lost], [kept] = (store.claim(store.session()) for _ in range(2))
+    token, rescuer = kept.token if is_of_the_call else new_token(), store.session()
+    with psycopg.connect(postgres_url) as rival, connected(postgres_url) as watcher:
+        rival.execute(
+            "UPDATE winch.job SET token = %s, session = %s, fence = fence + 1 WHERE id = %s",
+            [token, rescuer, lost.id],
+        )
+        ended = Background(lambda: store.complete(lost, kept))
+        wait_for_lock(watcher)
+        rival.commit()
+        assert ended.result() == [Answer.LOST, Answer.TOOK]
+    assert store.get(lost.id).state is JobState.RUNNING
+    assert store.get(kept.id).state is JobState.COMPLETED
+    assert store.complete(msgspec.structs.replace(lost, token=token)) == [Answer.TOOK]
 
 
 def test_a_verb_that_must_start_over_for_ever_gives_up(store: Store) -> None:

@@ -90,10 +90,10 @@ def lived(store: Store, batches: int) -> tuple[Meter, Meter, Meter]:
 
 def test_a_plain_job_costs_three_statements_a_batch_and_under_a_kilobyte_of_wal(store: Store) -> None:
     enqueue, claim, finish = lived(store, BATCHES)
-    # Measured: 346, 268 and 357 bytes. A column or an index more is seen at once, and a claim whose rows
+    # Measured: 343, 219 and 362 bytes. A column or an index more is seen at once, and a claim whose rows
     # leave their pages too.
     assert min(enqueue.wal) < 380
-    assert min(claim.wal) < 300
+    assert min(claim.wal) < 240
     assert min(finish.wal) < 400
 
 

@@ -47,16 +47,17 @@ def read_maybe_moment(moment: datetime | None) -> datetime | None:
     return None if moment is None else read_moment(moment)
 
 
-class Moments:
-    """Numbers of `libpq.BARE_MOMENTS` to datetimes, each made once."""
+class _Moments(dict[Any, datetime]):
+    """Moments that are made once: jobs enqueued together share theirs. From numbers, as statements of
+    `libpq.BARE_MOMENTS` have them, or from what psycopg gives."""
 
-    def __init__(self) -> None:
-        self._made: dict[int, datetime] = {}
-
-    def of(self, micros: int) -> datetime:
-        made = self._made.get(micros)
-        if made is None:
-            made = self._made[micros] = _EPOCH + timedelta(microseconds=micros)
+    def __missing__(self, moment: int | datetime) -> datetime:
+        made = (
+            read_moment(moment)
+            if isinstance(moment, datetime)
+            else _EPOCH + timedelta(microseconds=moment)
+        )
+        self[moment] = made
         return made
 
 
@@ -83,9 +84,8 @@ def read_claims(rows: Rows, token: str, queues: Sequence[str]) -> list[Claim]:
     if len(queues) > 1:
         place = {queue: number for number, queue in enumerate(queues)}
         rows.sort(key=lambda row: place[row[2]])
-    moment = Moments().of if isinstance(rows[0][7], int) else read_moment
-    one_queue, now = queues[0], moment(rows[0][9])
-    read = _HeadersRead()
+    moments, read = _Moments(), _HeadersRead()
+    one_queue, now = queues[0], moments[rows[0][9]]
     return [
         Claim(
             id_,
@@ -96,11 +96,11 @@ def read_claims(rows: Rows, token: str, queues: Sequence[str]) -> list[Claim]:
             queue or one_queue,
             attempt,
             fence,
-            moment(created_at),
-            moment(run_at),
+            moments[created_at],
+            moments[run_at],
             now,
             is_suspect,
-            None if expires_at is None else moment(expires_at),
+            None if expires_at is None else moments[expires_at],
             read[headers] if headers is not None else {},
             options,
             checkpoint,

@@ -41,8 +41,8 @@ COMMANDS = {
     "commit": b"COMMIT",
     "rollback": b"ROLLBACK",
 }
-# Statements whose moments are read as numbers (records.Moments): a datetime costs more to make than all
-# else of a row, and most of a batch are the same.
+# Statements whose moments are read as numbers (`records.read_claims`): a datetime costs more to make
+# than all else of a row, and most of a batch are the same.
 BARE_MOMENTS = frozenset(
     {
         "claim",

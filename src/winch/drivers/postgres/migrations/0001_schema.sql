@@ -108,54 +108,57 @@ CREATE FUNCTION {schema}.fingerprint(task text, trace text) RETURNS text
 -- Live jobs ------------------------------------------------------------------------------------------
 
 CREATE TABLE {schema}.job (
+    -- The order is that of use: a row is read from its first column to the last one that is asked for, several times for
+    -- each claim and each finish. First what all rows have and has one width, then what a claim writes, then the rest
+    -- that claims, finishes and triggers look at. What most jobs do not have comes last.
     id uuid PRIMARY KEY,
     created_at timestamptz NOT NULL,
     run_at timestamptz NOT NULL,
     sort_key bigint NOT NULL,
-    fence bigint NOT NULL DEFAULT 0,
     version integer NOT NULL,
     priority integer NOT NULL,
-    attempt integer NOT NULL DEFAULT 0,
     crashes integer NOT NULL DEFAULT 0,
     rescues integer NOT NULL DEFAULT 0,
+    fence bigint NOT NULL DEFAULT 0,
+    attempt integer NOT NULL DEFAULT 0,
     is_suspect boolean NOT NULL DEFAULT false,
     is_given_id boolean NOT NULL DEFAULT false,
+    token uuid,
+    session uuid,
+    claimed_at timestamptz,
     state text NOT NULL,
+    -- What the indexes have the job as: its state, or still `ready` while a claim by the hundred runs it. So such a
+    -- claim changes no column that an index needs, and the row is replaced in its own page.
+    filed text NOT NULL DEFAULT 'ready',
+    -- NULL: a plain job. Else it has gates: the key of the gate while it is blocked, 'queue' once a claim took a permit of its
+    -- queue for it, and '' otherwise.
+    gate text COLLATE "C",
     queue text NOT NULL,
     task text NOT NULL,
     args text NOT NULL,
-    token uuid,
-    session uuid,
-    ended_token uuid,
-    claimed_at timestamptz,
+    unique_key text,
     expires_at timestamptz,
+    headers text,
+    options text,
+    checkpoint text,
+    ended_token uuid,
     cancel_requested_at timestamptz,
     keep_seconds double precision,
     max_attempts integer,
     tenant text,
     fifo text,
-    unique_key text,
+    -- The number of a member of a FIFO key: see next_seq.
+    seq bigint,
     tags text[],
-    headers text,
-    options text,
     progress text,
-    checkpoint text,
     log text,
     history jsonb,
     reason text,
-    -- NULL: a plain job. Else it has gates: the key of the gate while it is blocked, 'queue' once a claim took a permit of its
-    -- queue for it, and '' otherwise.
-    gate text COLLATE "C",
     -- Whether it has done what must be undone when it is cancelled. NULL for most.
     has_undo boolean,
     -- The last numbered note: the token of its claim, and its number. NULL for most.
     note_token uuid,
-    note_number integer,
-    -- What the indexes have the job as: its state, or still `ready` while a claim by the hundred runs it. So such a
-    -- claim changes no column that an index needs, and the row is replaced in its own page.
-    filed text NOT NULL DEFAULT 'ready',
-    -- The number of a member of a FIFO key: see next_seq.
-    seq bigint
+    note_number integer
 ) WITH (
     -- A job's row is replaced by its claim and removed by its finish: the table is mostly dead rows, and
     -- claims walk over them until vacuum has been. It comes often and does not rest; it does not give
@@ -234,6 +237,7 @@ CREATE TRIGGER job_is_possible AFTER UPDATE ON {schema}.job
 -- which a job may go, so that dropping a partition never takes a job that should stay.
 
 CREATE TABLE {schema}.archive (
+    -- In the order of use, as in `job`: what the constraints and indexes look at comes before what they do not.
     id uuid NOT NULL,
     created_at timestamptz NOT NULL,
     run_at timestamptz NOT NULL,
@@ -248,6 +252,8 @@ CREATE TABLE {schema}.archive (
     is_suspect boolean NOT NULL,
     is_given_id boolean NOT NULL,
     state text NOT NULL,
+    result text,
+    fingerprint text, -- of dead jobs only
     queue text NOT NULL,
     task text NOT NULL,
     args text NOT NULL,
@@ -268,9 +274,7 @@ CREATE TABLE {schema}.archive (
     checkpoint text,
     log text,
     history jsonb,
-    result text,
     reason text,
-    fingerprint text, -- of dead jobs only
     has_undo boolean,
     seq bigint,
     CONSTRAINT archive_state_is_final CHECK (state IN ('completed', 'cancelled', 'dead')),
