@@ -411,7 +411,7 @@ def test_a_deadlock_is_started_over(store: Store, postgres_url: str) -> None:
 def test_a_job_that_changes_hands_while_its_end_waits_is_left_to_its_new_holder(
     store: Store, postgres_url: str, is_of_the_call: bool
 ) -> None:
-    """The end has found the job under its own token and waits for its row: another claim commits first."""
+    """The end found the job under its own token and waits for its row; another claim commits first."""
     store.add(2)
     [lost], [kept] = (store.claim(store.session()) for _ in range(2))
     token, rescuer = kept.token if is_of_the_call else new_token(), store.session()

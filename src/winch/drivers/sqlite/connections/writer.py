@@ -18,12 +18,15 @@ import asyncio
 import queue
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from winch.core.errors import StorageUnavailable
+from winch.core.job import to_micros
 from winch.drivers.sqlite.connections.file_lock import OpenFile
 from winch.drivers.sqlite.connections.opening import TIMEOUT
 from winch.drivers.sqlite.connections.pool import Connections
@@ -55,6 +58,15 @@ _CHECKPOINT_STEP = 1024 * 1024
 _LOOK_EVERY = 256
 # Not cut shorter each time: appending to a file makes each sync twice as slow as writing within it.
 WAL_FILE_BYTES = 16 * 1024 * 1024
+
+
+def store_time(now: datetime | None) -> int:
+    """The store's time in µs, or `now` where a caller gives it.
+
+    One file is one host, so the host's clock is the store's. It is read inside the transaction: the
+    later writer has the later time.
+    """
+    return time.time_ns() // 1000 if now is None else to_micros(now)
 
 
 def carry(conn: sqlite3.Connection, verb: Verb[T], ring: Ring) -> T:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeVar
 
-from winch.core.job import HEAD_START, JobRecord, from_micros, to_micros
+from winch.core.job import HEAD_START, JobRecord, from_micros
 from winch.core.lifecycle import TRANSITIONS, JobState
 from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import Row
@@ -27,14 +26,6 @@ HEAD_START_MICROS = HEAD_START // MICROSECOND
 
 def verb(name: str, body: Callable[[], Body[T]], *, is_read: bool = False) -> Verb[T]:
     return Verb(name, body, is_read)
-
-
-def micros(now: datetime | None) -> int:
-    """The store's time in µs. One file is one host, so the host's clock is the store's.
-
-    Read inside the verb's transaction, so that the later writer has the later time.
-    """
-    return time.time_ns() // 1000 if now is None else to_micros(now)
 
 
 def query(name: str, /, **values: Any) -> Generator[Any, Any, list[Row]]:

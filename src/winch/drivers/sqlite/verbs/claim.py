@@ -18,9 +18,10 @@ from winch.core.job import Claim, from_micros, strict_place
 from winch.core.policy.queue_settings import QueueRule
 from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import Row, read_headers
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.statements import Step
 from winch.drivers.sqlite.verbs import permits
-from winch.drivers.sqlite.verbs.base import Body, micros, query
+from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.decide.gates import AHEAD, ROUNDS
 from winch.storage.params import ClaimParams
 from winch.storage.verbs import Now, Verb
@@ -31,7 +32,7 @@ class ClaimVerbs:
 
     def claim(self, params: ClaimParams, *, now: Now = None) -> Verb[list[Claim]]:
         def body() -> Body[list[Claim]]:
-            at = micros(now)
+            at = store_time(now)
             claims: list[Claim] = []
             gated = params.limit if params.gated is None else params.gated
             for queue in dict.fromkeys(params.queues):

@@ -13,6 +13,7 @@ from winch.core import changes
 from winch.core.errors import ConfigError
 from winch.core.job import from_micros, to_micros
 from winch.core.values.codec import to_json
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.records import MICROSECOND, put_values
 from winch.drivers.sqlite.statements import Ring, Step
 from winch.drivers.sqlite.verbs.base import (
@@ -21,7 +22,6 @@ from winch.drivers.sqlite.verbs.base import (
     Body,
     holders,
     kept_holders,
-    micros,
     query,
     read_jobs,
     ring_for,
@@ -50,7 +50,7 @@ class EnqueueVerbs:
             return Verb("enqueue", lambda: _store_alike(jobs, texts, now), is_alone=True)
 
         def body() -> Body[list[Enqueued]]:
-            at = micros(now)
+            at = store_time(now)
             known: set[str] = set()
             # Ids that Winch drew are looked up only when the first call's answer was lost.
             if checked := [job.id for job in jobs if is_repeat or job.is_given_id]:
@@ -101,7 +101,7 @@ def _is_plain(job: NewJob) -> bool:
 
 def _store_plain(job: NewJob, now: datetime | None) -> Body[list[Enqueued]]:
     """One plain job, by one statement."""
-    at = micros(now)
+    at = store_time(now)
     keep = None if job.keep is None else job.keep // MICROSECOND
     sort_key = at - job.priority * HEAD_START_MICROS
     what = (job.id, job.task, job.version, job.args, job.queue, job.priority)
@@ -132,7 +132,7 @@ def _args_alike(jobs: Sequence[NewJob]) -> str | None:
 
 def _store_alike(jobs: Sequence[NewJob], texts: str, now: datetime | None) -> Body[list[Enqueued]]:
     """Jobs that share their envelope, by one statement."""
-    at = micros(now)
+    at = store_time(now)
     values = _values(jobs[0], texts, None, at)
     try:
         yield Step("enqueue", values)

@@ -12,11 +12,12 @@ from winch.core.job import KEEP, LOG_LIMIT, Claim, Note, from_micros
 from winch.core.lifecycle import JobState
 from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import read_history
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.records import MICROSECOND
 from winch.drivers.sqlite.statements import Ring, Step
 from winch.drivers.sqlite.verbs import permits
 from winch.drivers.sqlite.verbs.awaited import begin_waits
-from winch.drivers.sqlite.verbs.base import Body, micros, query, read_jobs
+from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import give_back, store
 from winch.drivers.sqlite.verbs.claim import next_members
 from winch.storage.crash_report import CrashReport
@@ -34,7 +35,7 @@ class FinishVerbs:
 
     def finish(self, outcomes: Sequence[Finish], *, now: Now = None) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            at = micros(now)
+            at = store_time(now)
             plain: dict[str, dict[str, str | None]] = {}
             for outcome in outcomes:
                 if _is_plain(outcome) and not outcome.is_gated:
@@ -59,7 +60,7 @@ class FinishVerbs:
         self, outcomes: Sequence[Finish], then: ClaimParams, *, now: Now = None
     ) -> Verb[tuple[list[Answer], list[Claim]]]:
         def body() -> Body[tuple[list[Answer], list[Claim]]]:
-            at = micros(now)
+            at = store_time(now)
             rings: list[Ring] = []
             ended = yield from _kept_apart(_finish_rest(outcomes, at, claims_next=True), rings)
             answers = yield from _answered(outcomes, ended)
@@ -76,7 +77,7 @@ class FinishVerbs:
         self, claims: Sequence[ClaimRef], *, has_started: bool = False, now: Now = None
     ) -> Verb[list[Answer]]:
         def body() -> Body[list[Answer]]:
-            at = micros(now)
+            at = store_time(now)
             rows = yield from query("release", ids=to_json([ref.id for ref in claims]))
             held = {(row[0], row[1]) for row in rows}
             answers: dict[int, Answer] = {}
@@ -94,7 +95,7 @@ class FinishVerbs:
 
     def give_up(self, session: str, tokens: Sequence[str], *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
-            at = micros(now)
+            at = store_time(now)
             rows = yield from query("give_up", session=session, tokens=to_json(list(tokens)))
             yield from give_back([row[0] for row in rows], at)
             return len(rows)
@@ -105,7 +106,7 @@ class FinishVerbs:
         claims = crash.claims
 
         def body() -> Body[list[Answer]]:
-            at = micros(now)
+            at = store_time(now)
             rows = yield from query("crash", ids=to_json([ref.id for ref in claims]))
             held = {(row[0], row[1]) for row in rows}
             answers: dict[int, Answer] = {}

@@ -10,9 +10,10 @@ from winch.core.gates.uses import GateSpec, name_of_key
 from winch.core.job import from_micros
 from winch.core.policy.queue_settings import QueueRule
 from winch.core.values.codec import to_json
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.verbs import permits
-from winch.drivers.sqlite.verbs.base import Body, micros, query, verb
+from winch.drivers.sqlite.verbs.base import Body, query, verb
 from winch.storage.decide.gates import CODE, Setting, named_limits
 from winch.storage.gate_records import LimitInfo
 from winch.storage.params import Promoted
@@ -24,7 +25,7 @@ class GateVerbs:
 
     def admit(self, *, limit: int = 1000, is_sweep: bool = False, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
-            at = micros(now)
+            at = store_time(now)
             if is_sweep:
                 yield from query("admit.forget")
                 rows = yield from query("admit.all")
@@ -40,7 +41,7 @@ class GateVerbs:
         self, specs: Mapping[str, GateSpec | None], *, by: str | None, now: Now = None
     ) -> Verb[None]:
         def body() -> Body[None]:
-            at = micros(now)
+            at = store_time(now)
             for name, spec in specs.items():
                 values = {"limit": name, "is_live": int(by is not None), "by": by or CODE, "now": at}
                 if spec is None:

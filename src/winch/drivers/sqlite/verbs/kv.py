@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from winch.core.values.codec import to_json
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.records import MICROSECOND
 from winch.drivers.sqlite.statements import Step
-from winch.drivers.sqlite.verbs.base import Body, micros, query
+from winch.drivers.sqlite.verbs.base import Body, query
 from winch.storage.kv_records import KvFilter, KvRecord
 from winch.storage.verbs import Now, Verb
 
@@ -17,7 +18,7 @@ class KvVerbs:
 
     def kv_put(self, records: Sequence[KvRecord], *, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
-            at = micros(now)
+            at = store_time(now)
             yield from query("write_lines.over", now=at)
             rows = [
                 {
@@ -37,7 +38,7 @@ class KvVerbs:
         self, record: KvRecord, *, instead_of: str | None = None, now: Now = None
     ) -> Verb[str | None]:
         def body() -> Body[str | None]:
-            at = micros(now)
+            at = store_time(now)
             rows = yield from query("swap_line", book=record.book, key=record.key, now=at)
             if rows and not (instead_of is not None and rows[0][0].startswith(instead_of)):
                 there: str = rows[0][0]
@@ -58,7 +59,7 @@ class KvVerbs:
                 after=which.after or "",
                 before=which.before,
                 limit=which.limit,
-                now=micros(now),
+                now=store_time(now),
             )
             return [KvRecord(book=which.book, key=key, body=text) for key, text in rows]
 

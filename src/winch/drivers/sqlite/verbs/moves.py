@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from winch.core.job import KEEP, JobRecord, sort_key, to_micros
 from winch.core.values.codec import to_json
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.records import MICROSECOND, write_moment
 from winch.drivers.sqlite.statements import Step
 from winch.drivers.sqlite.verbs import permits
-from winch.drivers.sqlite.verbs.base import Body, holders, micros, query, read_jobs, ring_for
+from winch.drivers.sqlite.verbs.base import Body, holders, query, read_jobs, ring_for
 from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.storage import parcels
 from winch.storage.decide.unique import Holder
@@ -31,12 +32,12 @@ class MoveVerbs:
         self, move: str, number: int, ids: Sequence[str], *, is_whole: bool = False, now: Now = None
     ) -> Verb[Parcel]:
         def look() -> Body[Parcel]:
-            at = micros(now)
+            at = store_time(now)
             there = yield from _record(parcels.open_key(move), at)
             return NO_PARCEL if there is None else parcels.read(there)
 
         def body() -> Body[Parcel]:
-            at = micros(now)
+            at = store_time(now)
             there = yield from _record(parcels.open_key(move), at)
             if there is not None:
                 return parcels.read(there)
@@ -67,7 +68,7 @@ class MoveVerbs:
         self, move: str, number: int, jobs: Sequence[JobRecord], *, now: Now = None
     ) -> Verb[bool]:
         def body() -> Body[bool]:
-            at = micros(now)
+            at = store_time(now)
             key = parcels.in_key(move)
             last = yield from _record(key, at)
             if last is not None and number <= int(last):
@@ -89,7 +90,7 @@ class MoveVerbs:
 
     def move_done(self, move: str, number: int) -> Verb[None]:
         def body() -> Body[None]:
-            at = micros(None)
+            at = store_time(None)
             key = parcels.open_key(move)
             there = yield from _record(key, at)
             if there is not None and there.startswith(f"{number} "):
@@ -99,7 +100,7 @@ class MoveVerbs:
 
     def raise_fence(self, number: int) -> Verb[bool]:
         def body() -> Body[bool]:
-            at = micros(None)
+            at = store_time(None)
             if number > int((yield from _record(parcels.FENCE, at)) or 0):
                 yield from _keep(parcels.FENCE, str(number))
             return True
@@ -110,7 +111,7 @@ class MoveVerbs:
         self, jobs: Sequence[NewJob], number: int, *, is_repeat: bool = False, now: Now = None
     ) -> Verb[list[Enqueued] | None]:
         def body() -> Body[list[Enqueued] | None]:
-            at = micros(now)
+            at = store_time(now)
             if number < int((yield from _record(parcels.FENCE, at)) or 0):
                 return None
             return (yield from self._enqueue.enqueue(jobs, is_repeat=is_repeat, now=now).steps())

@@ -11,6 +11,7 @@ from winch.core.gates.uses import SCOPE, GateUse
 from winch.core.job import NO_CHANGES, JobRecord, RetryChanges, from_micros
 from winch.core.lifecycle import TRANSITIONS, WAITING, JobState
 from winch.core.values.codec import to_json
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.records import MICROSECOND, put_values
 from winch.drivers.sqlite.statements import Ring, Step
 from winch.drivers.sqlite.verbs import permits
@@ -18,7 +19,6 @@ from winch.drivers.sqlite.verbs.base import (
     HEAD_START_MICROS,
     Body,
     holders,
-    micros,
     query,
     read_jobs,
     ring_for,
@@ -38,7 +38,7 @@ class OperatorVerbs:
         self, ids: Sequence[str], *, by: str, reason: str | None = None, now: Now = None
     ) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
-            at = micros(now)
+            at = store_time(now)
             moment = from_micros(at)
             found = yield from read_jobs(ids, is_kept_too=True)
             before = {job.id: job.state for job in found.values()}
@@ -60,7 +60,7 @@ class OperatorVerbs:
         self, ids: Sequence[str], *, by: str, changes: RetryChanges = NO_CHANGES, now: Now = None
     ) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
-            at = micros(now)
+            at = store_time(now)
             moment = from_micros(at)
             found = yield from read_jobs(ids, is_kept_too=True)
             kept = {job.id for job in found.values() if job.state.is_final}
@@ -88,7 +88,7 @@ class OperatorVerbs:
 
     def delete(self, ids: Sequence[str], *, by: str, now: Now = None) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
-            at = micros(now)
+            at = store_time(now)
             found = yield from read_jobs(ids, is_kept_too=True)
             states = {job.id: job.state for job in found.values()}
             answers, _ = _act("delete", ids, dict(found), lambda job: None)
@@ -107,7 +107,7 @@ class OperatorVerbs:
 
     def pause(self, queue: str, *, by: str, reason: str | None = None, now: Now = None) -> Verb[None]:
         def body() -> Body[None]:
-            yield from query("pause", queue=queue, reason=reason, now=micros(now))
+            yield from query("pause", queue=queue, reason=reason, now=store_time(now))
 
         return Verb("pause", body)
 
@@ -122,7 +122,7 @@ class OperatorVerbs:
 
     def move(self, ids: Sequence[str], queue: str, *, by: str, now: Now = None) -> Verb[list[Acted]]:
         def body() -> Body[list[Acted]]:
-            at = micros(now)
+            at = store_time(now)
             found = yield from read_jobs(ids, is_kept_too=True)
             answers = []
             changed = {}
@@ -147,7 +147,7 @@ class OperatorVerbs:
         self, name: str, hold: timedelta | None, *, reason: str = "", now: Now = None
     ) -> Verb[bool]:
         def body() -> Body[bool]:
-            at = micros(now)
+            at = store_time(now)
             key = f"scope:{name}"
             gate = (yield from permits.look([GateUse(key, SCOPE)]))[key]
             if hold is None:
@@ -165,7 +165,7 @@ class OperatorVerbs:
 
     def release_key(self, key: str, *, by: str, now: Now = None) -> Verb[str | None]:
         def body() -> Body[str | None]:
-            at = micros(now)
+            at = store_time(now)
             yield from query("release_key.kept", key=key)
             holder = (yield from holders([key])).get(key)
             if holder is None:

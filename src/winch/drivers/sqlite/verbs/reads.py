@@ -10,9 +10,10 @@ from winch.core.gates.uses import queue_key
 from winch.core.job import JobRecord, from_micros, to_micros
 from winch.core.lifecycle import FINAL, LIVE, JobState
 from winch.core.values.codec import to_json
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.records import MICROSECOND, READ, read_moment
 from winch.drivers.sqlite.verbs import permits
-from winch.drivers.sqlite.verbs.base import Body, holders, micros, query, read_jobs
+from winch.drivers.sqlite.verbs.base import Body, holders, query, read_jobs
 from winch.storage.decide.counts import cut_short, inexact
 from winch.storage.decide.gates import NAMED, queue_info, scope_info
 from winch.storage.decide.waits import lie_together
@@ -195,7 +196,7 @@ class ReadVerbs:
     def depth(self, queue: str, *, cap: int, now: Now = None) -> Verb[Depth]:
         def body() -> Body[Depth]:
             ((ready, oldest),) = yield from query("depth", queue=queue, cap=cap)
-            at = micros(now)
+            at = store_time(now)
             waited = None if oldest is None else from_micros(at) - from_micros(oldest)
             return Depth(ready, waited)
 
@@ -231,7 +232,7 @@ class ReadVerbs:
                 holder = None if held is None else held.id
             return Facts(
                 job=job,
-                now=from_micros(micros(now)),
+                now=from_micros(store_time(now)),
                 is_paused=bool(paused),
                 pause_reason=paused[0][0] if paused else None,
                 ahead=min(ahead[0][0], MOST_AHEAD),

@@ -7,9 +7,10 @@ from datetime import datetime
 from winch.core.job import from_micros, to_micros
 from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import Row
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.records import read_moment, write_moment
 from winch.drivers.sqlite.statements import Step
-from winch.drivers.sqlite.verbs.base import Body, micros, query
+from winch.drivers.sqlite.verbs.base import Body, query
 from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.schedules import (
     KEEP_RUNS,
@@ -41,13 +42,13 @@ class ScheduleVerbs:
     def schedules(self, *, name: str | None = None, now: Now = None) -> Verb[ScheduleRows]:
         def body() -> Body[ScheduleRows]:
             rows = yield from query("schedules", name=name)
-            return ScheduleRows(from_micros(micros(now)), tuple(map(_read_row, rows)))
+            return ScheduleRows(from_micros(store_time(now)), tuple(map(_read_row, rows)))
 
         return Verb("schedules", body, is_read=True)
 
     def due_schedules(self, *, limit: int = 100, now: Now = None) -> Verb[ScheduleRows]:
         def body() -> Body[ScheduleRows]:
-            at = micros(now)
+            at = store_time(now)
             rows = yield from query("due_schedules", limit=limit, now=at)
             ((next_at,),) = yield from query("due_schedules.next", now=at)
             return ScheduleRows(from_micros(at), tuple(map(_read_row, rows)), read_moment(next_at))
@@ -56,7 +57,7 @@ class ScheduleVerbs:
 
     def change_schedule(self, name: str, change: Change, *, now: Now = None) -> Verb[Changed]:
         def body() -> Body[Changed]:
-            at = from_micros(micros(now))
+            at = from_micros(store_time(now))
             rows = yield from query("schedules", name=name)
             live = 0
             if needs_live(change):

@@ -9,8 +9,9 @@ from winch.core import changes
 from winch.core.job import from_micros
 from winch.core.values.codec import to_json
 from winch.drivers._shared.rows import read_pulses, session_values
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.records import MICROSECOND
-from winch.drivers.sqlite.verbs.base import Body, micros, query, read_jobs
+from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.storage.crash_report import CrashReport
 from winch.storage.params import COMMANDS, MOST_COMMANDS, ClaimRef, NewSession, Pulse, Rescued
@@ -22,7 +23,7 @@ class SessionVerbs:
 
     def start_session(self, session: NewSession, *, now: Now = None) -> Verb[datetime]:
         def body() -> Body[datetime]:
-            at = micros(now)
+            at = store_time(now)
             yield from query(
                 "start_session",
                 **session_values(session),
@@ -41,7 +42,7 @@ class SessionVerbs:
 
     def beat(self, sessions: Sequence[str], *, now: Now = None) -> Verb[list[Pulse]]:
         def body() -> Body[list[Pulse]]:
-            at = micros(now)
+            at = store_time(now)
             rows = yield from query(
                 "beat", sessions=to_json(list(sessions)), book=COMMANDS, most=MOST_COMMANDS, now=at
             )
@@ -53,7 +54,7 @@ class SessionVerbs:
         self, session: str, crash: CrashReport | None = None, *, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
-            at = micros(now)
+            at = store_time(now)
             reason = crash.cause if crash else "stopped"
             yield from query("end_session", session=session, reason=reason, now=at)
             ids = [row[0] for row in (yield from query("end_session.running", session=session))]

@@ -9,10 +9,11 @@ from winch.core import changes
 from winch.core.job import RESCUE_RULE, from_micros, to_micros
 from winch.core.policy.retention import dead_limits
 from winch.core.values.codec import to_json
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.records import MICROSECOND
 from winch.drivers.sqlite.statements import Ring
 from winch.drivers.sqlite.verbs.awaited import prune_waits, still_awaited
-from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, micros, query, read_jobs
+from winch.drivers.sqlite.verbs.base import HEAD_START_MICROS, Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.storage.decide.waits import STILL_AWAITED
 from winch.storage.params import Promoted, Rescued, Trim
@@ -28,7 +29,7 @@ class UpkeepVerbs:
         self, *, limit: int = 1000, as_of: datetime | None = None, now: Now = None
     ) -> Verb[list[Rescued]]:
         def body() -> Body[list[Rescued]]:
-            at = micros(now)
+            at = store_time(now)
             yield from query("rescue.far", now=at)
             yield from query("rescue", now=at, as_of=at if as_of is None else min(at, to_micros(as_of)))
             ids = [row[0] for row in (yield from query("rescue.orphans", limit=limit))]
@@ -46,7 +47,7 @@ class UpkeepVerbs:
 
     def promote(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
-            at = micros(now)
+            at = store_time(now)
             rows = yield from query("promote", now=at, limit=limit, head_start=HEAD_START_MICROS)
             ring = Ring()
             for (queue,) in rows:
@@ -60,7 +61,7 @@ class UpkeepVerbs:
 
     def prune(self, *, limit: int = 1000, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
-            at = micros(now)
+            at = store_time(now)
             gone = yield from _prune_jobs(at, limit)
             yield from prune_waits(at)
             yield from query("prune.sessions", before=at - KEEP_SESSIONS // MICROSECOND)
@@ -72,7 +73,7 @@ class UpkeepVerbs:
 
     def trim(self, which: Trim, *, now: Now = None) -> Verb[int]:
         def body() -> Body[int]:
-            at = micros(now)
+            at = store_time(now)
             total = 0
             for task, options in (yield from query("trim", task=which.task, queue=which.queue)):
                 if total >= which.limit and not which.is_dry_run:

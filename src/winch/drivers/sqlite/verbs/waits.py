@@ -8,8 +8,9 @@ from winch.core.changes import BLOCKED_REASON, woken
 from winch.core.job import from_micros
 from winch.core.lifecycle import JobState
 from winch.core.values.codec import to_json
+from winch.drivers.sqlite.connections.writer import store_time
 from winch.drivers.sqlite.verbs.awaited import look_again
-from winch.drivers.sqlite.verbs.base import Body, micros, query, read_jobs
+from winch.drivers.sqlite.verbs.base import Body, query, read_jobs
 from winch.drivers.sqlite.verbs.changed_jobs import store
 from winch.drivers.sqlite.verbs.enqueue import EnqueueVerbs
 from winch.storage.decide.waits import (
@@ -38,7 +39,7 @@ class WaitVerbs:
 
     def signal(self, name: str, payload: str, *, id: str, now: Now = None) -> Verb[Sent]:
         def body() -> Body[Sent]:
-            at = micros(now)
+            at = store_time(now)
             rows = yield from query("signal", name=name, id=id, payload=payload, now=at)
             if rows:
                 yield from look_again([signal_key(name)])
@@ -95,7 +96,7 @@ class WaitVerbs:
             held = sorted(new & {job_id for job_id, _ in after.waits})
             if held:
                 yield from query(
-                    "enqueue.after", ids=to_json(held), reason=BLOCKED_REASON, now=micros(now)
+                    "enqueue.after", ids=to_json(held), reason=BLOCKED_REASON, now=store_time(now)
                 )
             if rows:
                 yield from query("enqueue.waits", waits=to_json(rows))
@@ -106,7 +107,7 @@ class WaitVerbs:
 
     def unblock(self, *, limit: int = 1000, now: Now = None) -> Verb[Promoted]:
         def body() -> Body[Promoted]:
-            at = micros(now)
+            at = store_time(now)
             rows = yield from query("unblock", limit=limit)
             ready = {row[0] for row in (yield from query("unblock.due", now=at, limit=limit))}
             if rows:
