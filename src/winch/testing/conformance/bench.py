@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
@@ -179,9 +180,11 @@ class Bench:
         return f"queue-{self._queues}"
 
     def new_session(self, **fields: Any) -> NewSession:
+        """A session with an id of its own in each run of a case. A driver may remember how far the
+        claims of a session have come."""
         return NewSession(
             **{
-                "id": self.new_token(),
+                "id": random_id(secrets.token_bytes(16)),
                 "worker": "worker-1",
                 "host": "host-1",
                 "pid": 4711,
