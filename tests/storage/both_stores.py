@@ -169,7 +169,7 @@ class BothStores(RuleBasedStateMachine):
             assert events_of == by_job(self.reference.run(self.reference.events()))
 
 
-def ranked(jobs: list[JobRecord | None]) -> list[JobRecord | None]:
+def ranked(jobs: Sequence[JobRecord | None]) -> list[JobRecord | None]:
     """The jobs with the order of their FIFO numbers in place of the numbers, which each store draws in
     its own way."""
     numbers = sorted({job.seq for job in jobs if job is not None and job.seq is not None})

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import hypothesis
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     initialize,
@@ -25,6 +26,7 @@ from tests.storage.both_stores import (
     QUEUES,
     TASKS,
     delays,
+    ranked,
     seconds,
 )
 from tests.storage.gated import GATES
@@ -193,7 +195,10 @@ class StoreMachine(WorkerRules):
         now = self.step()
         one = data.draw(st.sampled_from(self.known)).id
         self.ask(lambda driver: driver.explain(one, now=now))
-        self.ask(lambda driver: driver.list_jobs(JobFilter(states=tuple(states), limit=3)))
+        self.ask(
+            lambda driver: driver.list_jobs(JobFilter(states=tuple(states), limit=3)),
+            promised=lambda page: msgspec.structs.replace(page, jobs=tuple(ranked(page.jobs))),
+        )
         self.ask(lambda driver: driver.cancels(self.sessions), key=lambda ref: ref.id)
         counts = self.ask(lambda driver: driver.counts())
         assert counts[JobState.RUNNING] == len(self.ledger.owners)
