@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import psycopg
@@ -116,3 +118,29 @@ def test_only_a_job_that_may_hold_a_permit_looks_for_one_at_its_end(
         conn.execute("SET LOCAL track_functions = 'all'")
         conn.execute("DELETE FROM winch.job WHERE id = %s", [job])
         assert calls_of_leave_gates(conn) == looks
+
+
+def test_two_processes_that_claim_at_once_share_the_turns(store: Store, postgres_url: str) -> None:
+    """Each reads candidates that the other one takes while it waits for the gate: none is claimed twice,
+    none is left, and every claim serves the tenants alike."""
+    for tenant in "abcd":
+        add(store, tenant, 150)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as workers:
+        found = [*workers.map(claims_of_a_process, [postgres_url] * 2)]
+    ids = [job for claims in found for claim in claims for job, _ in claim]
+    assert len(ids) == len(set(ids)) == 600
+    for claim in (claim for claims in found for claim in claims if len(claim) == 40):
+        served = Counter(tenant for _, tenant in claim)
+        assert max(served.values()) - min(served[tenant] for tenant in "abcd") <= 2
+
+
+def claims_of_a_process(url: str) -> list[list[tuple[str, str | None]]]:
+    """The jobs of each claim of 40 until nothing is left, with their tenants."""
+    driver = PostgresDriver.from_url(url)
+    mine, claims = Store(driver, url), []
+    session = mine.session()
+    while found := mine.claim(session, 40):
+        jobs = driver.run(driver.get([claim.id for claim in found]))
+        claims.append([(job.id, job.tenant) for job in jobs if job is not None])
+    driver.close()
+    return claims

@@ -954,7 +954,7 @@ BEGIN
 END
 $$;
 
--- A job of a tenant that has no gate of its own, and never had a permit of its queue, holds nothing: it pays for no look.
+-- A job of a tenant without a gate of its own that never took a permit of its queue holds nothing, so these triggers skip it.
 CREATE TRIGGER job_leaves_gates AFTER UPDATE ON {schema}.job
     FOR EACH ROW WHEN (
         OLD.gate IS NOT NULL
